@@ -1,0 +1,91 @@
+"""The drafter seam: what a drafter sees and what it owes.
+
+A drafter proposes; it never decides. Whatever it returns, the output is the target's own. An exception from any
+method is caught by the engine, logged once, and switches the drafter off for that request.
+State belongs to one request: nothing of one request may reach another through a drafter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from exactspec.target.base import Cache, IntArray, SegmentRows
+from exactspec.tree import DraftTree
+
+State: TypeAlias = Any
+"""What a drafter remembers of one request; opaque to the engine."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Context:
+    """What is known when a request begins, after its prompt was prefilled (all but the last token).
+
+    `tokens` [n]: the history so far (the prompt). `prediction` [m]: ids the caller expects in the answer
+    (may be empty). `cache`: the target's cache (n - 1 tokens), to read, never to change.
+    """
+
+    tokens: IntArray
+    prediction: IntArray
+    cache: Cache
+
+
+@dataclass(frozen=True, slots=True)
+class DraftBudget:
+    """The most a proposal may hold: `max_nodes` nodes, `max_depth` below the root. Both >= 1.
+
+    The engine cuts whatever exceeds it: max_depth already respects max_tokens and the context end.
+    """
+
+    max_nodes: int
+    max_depth: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Verified:
+    """One verified step.
+
+    `tree`: what was verified (empty in a plain step). `path` [a]: indices of the accepted nodes, from the root
+    down. `tokens` [a + 1]: what the step appended to the history: the accepted tokens and the target's own next
+    one (fewer when a stop cut them). `rows`: the target's rows, row 0 the root, row i + 1 node i (views, valid
+    during the call only). `cache`: committed up to and including the last accepted node.
+    """
+
+    tree: DraftTree
+    path: IntArray
+    tokens: IntArray
+    rows: SegmentRows
+    cache: Cache
+
+
+class Drafter(Protocol):
+    """Proposes continuations of a history. Instances are shared by requests and hold no request's data."""
+
+    @property
+    def name(self) -> str:
+        """The source name shown in results, e.g. "copy"."""
+        ...
+
+    def begin(self, context: Context) -> State:
+        """State of a new request over `context.tokens`."""
+        ...
+
+    def propose(self, state: State, budget: DraftBudget) -> DraftTree:
+        """A tree below the last token of the history; may be empty."""
+        ...
+
+    def commit(self, state: State, verified: Verified) -> None:
+        """Take in what a step appended; called after every step, plain ones (empty tree) included."""
+        ...
+
+    def truncate(self, state: State, n: int) -> None:
+        """Forget everything after the first n tokens of the history (sessions, prefix reuse)."""
+        ...
+
+    def fork(self, state: State) -> State:
+        """An independent copy of the state."""
+        ...
+
+    def close(self, state: State) -> None:
+        """The request ended; release what the state holds."""
+        ...
