@@ -47,9 +47,9 @@ class Metrics:
     """Counters of one completion; names follow vLLM's and OpenAI's. Times in seconds (monotonic clock).
 
     `cached_tokens`: prompt tokens whose keys and values were reused. `num_steps`: verify calls, plain steps
-    included (the prompt's own forward, which gives the first token, counts as the first). `tau` = completion_tokens / num_steps.
-    `num_draft_tokens`: nodes verified; `num_accepted_tokens`: nodes accepted and emitted. `decode_s`: from the
-    first step to the last token; the prompt's forward up to its last token is `prefill_s`.
+    included. `tau` = completion_tokens / num_steps. `num_draft_tokens`: nodes verified; `num_accepted_tokens`:
+    nodes accepted and emitted. `prefill_s`: the forward over the prompt without its last token, which is the root
+    of the first step. `decode_s`: from the start of the first step to the last token.
     """
 
     prompt_tokens: int
