@@ -1,9 +1,6 @@
 # exactspec: `make demo` and `make test` set up all they need in .venv; a second run starts at once.
 #   PYTHON=python3.12 make demo   another interpreter (3.11 to 3.14)
 #   HF=0 make test                without torch: the tests that need it skip
-SHELL := /bin/bash
-.SHELLFLAGS := -eu -o pipefail -c
-.ONESHELL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
@@ -22,70 +19,64 @@ DEPS := pyproject.toml constraints.txt
 
 help:
 	@echo "make demo    install the core, get a small model, answer one request plain and with copying, compare"
-	echo "make test    install the core, the test tools and CPU torch, run all tests"
-	echo "make lint    ruff and mypy"
-	echo "make bench   install the peers (llama.cpp from source: minutes) and measure the bars"
-	echo "make setup   only install, as for the tests"
-	echo "make clean   remove $(VENV) and build leftovers"
+	@echo "make test    install the core, the test tools and CPU torch, run all tests"
+	@echo "make lint    ruff and mypy"
+	@echo "make bench   install the peers (llama.cpp from source: minutes) and measure the bars"
+	@echo "make setup   only install, as for the tests"
+	@echo "make clean   remove $(VENV) and build leftovers"
 
 $(BIN)/python:
-	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(not (3, 11) <= v < (3, 15))' 2>/dev/null || {
-		echo "error: $(PYTHON) is $$($(PYTHON) --version 2>&1 || echo missing); Python 3.11 to 3.14 is needed: PYTHON=python3.12 make ..." >&2
-		exit 2
-	}
-	$(PYTHON) -m venv $(VENV) || {
-		rm -rf $(VENV)
-		echo "error: '$(PYTHON) -m venv' failed; on Debian and Ubuntu: apt-get install python3-venv" >&2
-		exit 2
-	}
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))' 2>/dev/null || { \
+	  echo "error: $(PYTHON) is $$($(PYTHON) --version 2>/dev/null || echo missing), exactspec needs Python 3.11 to 3.14:" \
+	    "say for example PYTHON=python3.12 make demo" >&2; exit 2; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	  echo "error: '$(PYTHON) -m venv' failed; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 2; }
 
 $(VENV)/.core: $(BIN)/python $(DEPS)
 	@echo "installing the core into $(VENV)"
-	$(PIP) --editable .
-	touch $@
+	@$(PIP) --editable .
+	@touch $@
 
 $(VENV)/.dev: $(VENV)/.core
 	@echo "installing the test tools"
-	$(PIP) --editable '.[dev]'
-	touch $@
+	@$(PIP) --editable '.[dev]'
+	@touch $@
 
 # torch, for the tests that compare with transformers. Optional: no wheel may fit this machine, and on Linux the
 # ordinary wheels are the large CUDA builds unless pip is set up to find CPU ones.
+ifeq ($(HF),0)
+HF_STAMP := $(VENV)/.dev
+else
+HF_STAMP := $(VENV)/.hf
+endif
 $(VENV)/.hf: $(VENV)/.dev
-	@if [ "$(HF)" = 0 ]; then
-		echo "HF=0: no torch; the tests that need it skip"
-		exit 0
-	fi
-	echo "installing torch and transformers (HF=0 leaves them out)"
-	if $(PIP) --only-binary torch --editable '.[hf]'; then
-		touch $@
-	else
-		echo "torch could not be installed here: going on, the tests that need it skip" >&2
-	fi
+	@echo "installing torch and transformers (HF=0 leaves them out)"
+	@$(PIP) --only-binary torch --editable '.[hf]' || \
+	  echo "torch could not be installed: going on, the tests that need it skip (to try again: rm $@)" >&2
+	@touch $@
 
 $(VENV)/.bench: $(VENV)/.core
 	@echo "installing the benchmark peers; llama.cpp is built from source, about 10 minutes on 2 cores"
-	$(PIP) --editable '.[bench,peers]'
-	touch $@
+	@$(PIP) --editable '.[bench,peers]'
+	@touch $@
 
-setup: $(VENV)/.hf
+setup: $(HF_STAMP)
 
 demo: $(VENV)/.core
 	@$(BIN)/exactspec pull $(MODEL)
-	$(BIN)/exactspec generate -m $(MODEL) --prompt-file examples/copy-heavy.txt --max-tokens 400 --compare
+	@$(BIN)/exactspec generate -m $(MODEL) --prompt-file examples/copy-heavy.txt --max-tokens 400 --compare
 
-test: $(VENV)/.hf
+test: $(HF_STAMP)
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
 
 bench: $(VENV)/.bench
 	@$(BIN)/exactspec bench bars --out results/bars.jsonl $(BENCH_ARGS)
 
 clean:
-	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
-	rm -rf src/*.egg-info
+	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
