@@ -1,0 +1,1 @@
+"""Benchmarks: deterministic workloads, interleaved arms, peers, and the statistics of their ratios."""
