@@ -1,0 +1,132 @@
+"""One request's drafter, kept from doing harm: whatever it returns or raises, the request goes on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TypeVar, cast
+
+import numpy as np
+
+from exactspec.budget import make_budget
+from exactspec.drafters.base import Context, DraftBudget, Drafter, State, Verified
+from exactspec.params import Speculation
+from exactspec.target.base import Cache, SegmentRows
+from exactspec.tree import DraftTree
+
+_METHODS = ("begin", "propose", "commit", "truncate", "fork", "close")
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
+
+
+def drafter_for(speculation: Speculation) -> Drafter | None:
+    """The drafter that a `Speculation` names; None for "none"."""
+    if speculation.draft == "none":
+        return None
+    from exactspec.drafters.copy import CopyDrafter, CopySpecDrafter
+
+    if speculation.draft == "copyspec":
+        return CopySpecDrafter(gamma=speculation.gamma, block=speculation.block)
+    return CopyDrafter(min_match=speculation.min_match)
+
+
+def check_drafter(drafter: object) -> Drafter:
+    """Raises ValueError, naming what is missing, so that a wrong drafter fails at start-up and not in a request."""
+    missing = [name for name in _METHODS if not callable(getattr(drafter, name, None))]
+    if not isinstance(getattr(drafter, "name", None), str):
+        missing.append("name")
+    if missing:
+        raise ValueError(f"{type(drafter).__name__} is no drafter: it lacks {', '.join(missing)}; see drafters/base.py")
+    return cast(Drafter, drafter)
+
+
+class Drafting:
+    """A drafter, its state for one request (or one session), and its budget.
+
+    Every call into the drafter or the budget is guarded: the first exception is logged and switches the drafter
+    off. `alive`: whether it is on.
+    """
+
+    __slots__ = ("_budget", "_drafter", "_state", "_vocab_size", "alive", "speculation")
+
+    def __init__(self, drafter: Drafter | None, speculation: Speculation, *, vocab_size: int) -> None:
+        self._drafter = drafter
+        self._budget = make_budget(speculation)
+        self._vocab_size = vocab_size
+        self._state: State = None
+        self.speculation = speculation
+        self.alive = drafter is not None
+
+    def begin(self, tokens: Sequence[int], prediction: Sequence[int], cache: Cache) -> None:
+        """Start over `tokens` (the whole prompt, its last token included)."""
+        if self.alive and (drafter := self._drafter) is not None:
+            context = Context(np.array(tokens, dtype=np.int64), np.array(prediction, dtype=np.int64), cache)
+            self._state = self._guard("begin", lambda: drafter.begin(context), None)
+
+    def resume(self, keep: int, tokens: Sequence[int], cache: Cache) -> None:
+        """The next request of a session: forget all but the first `keep` tokens, then take in `tokens`, the rest of
+        its prompt (as a commit with an empty tree and no rows). The budget starts afresh."""
+        self._budget = make_budget(self.speculation)
+        if self.alive and (drafter := self._drafter) is not None:
+            self._guard("truncate", lambda: drafter.truncate(self._state, keep), None)
+        if self.alive and len(tokens):
+            ids = np.array(tokens, dtype=np.int64)
+            self.commit(Verified(DraftTree.empty(), np.empty(0, dtype=np.int64), ids, _no_rows(), cache))
+
+    def propose(self, max_depth: int) -> DraftTree:
+        """What to verify in the next step, fit for the target; empty for a plain step. `max_depth` 0: plain."""
+        if not self.alive or max_depth < 1:
+            return DraftTree.empty()
+        return self._guard("propose", lambda: self._propose(max_depth), DraftTree.empty())
+
+    def _propose(self, max_depth: int) -> DraftTree:
+        nodes = min(self._budget.nodes(), self.speculation.max_nodes)
+        if nodes < 1 or self._drafter is None:
+            return DraftTree.empty()
+        proposed = self._drafter.propose(self._state, DraftBudget(nodes, max_depth))
+        if not isinstance(proposed, DraftTree):
+            raise TypeError(f"propose returned {type(proposed).__name__}, not a DraftTree")
+        if not len(proposed):
+            return DraftTree.empty()
+        return self._budget.choose(proposed.sanitise(self._vocab_size, max_nodes=nodes, max_depth=max_depth))
+
+    def commit(self, verified: Verified) -> None:
+        """Hand on what a step appended."""
+        if self.alive and (drafter := self._drafter) is not None:
+            self._guard("commit", lambda: drafter.commit(self._state, verified), None)
+            self._guard("budget", lambda: self._record(verified), None)
+
+    def _record(self, verified: Verified) -> None:
+        if len(verified.rows):
+            self._budget.record(drafted=len(verified.tree), accepted=len(verified.path))
+
+    def fork(self) -> Drafting:
+        """An independent copy; off if the drafter's state cannot be copied."""
+        twin = Drafting(self._drafter, self.speculation, vocab_size=self._vocab_size)
+        twin.alive = self.alive
+        if self.alive and (drafter := self._drafter) is not None:
+            twin._state = twin._guard("fork", lambda: drafter.fork(self._state), None)
+        return twin
+
+    def close(self) -> None:
+        """Release the state; the drafter is off afterwards."""
+        if self.alive and (drafter := self._drafter) is not None:
+            self._guard("close", lambda: drafter.close(self._state), None)
+        self.alive = False
+        self._state = None
+
+    def _guard(self, what: str, call: Callable[[], _T], otherwise: _T) -> _T:
+        try:
+            return call()
+        except Exception:  # KeyboardInterrupt and SystemExit are the caller's business, not the drafter's
+            self.alive = False
+            self._state = None
+            name = getattr(self._drafter, "name", "?")
+            _log.warning("drafter %s failed in %s and is off for this request", name, what, exc_info=True)
+            return otherwise
+
+
+def _no_rows() -> SegmentRows:
+    none = np.empty(0, dtype=np.int64)
+    floats = np.empty((0, 0), dtype=np.float32)
+    return SegmentRows(none, floats, none, floats, none.reshape(0, 0), floats)

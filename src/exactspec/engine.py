@@ -1,0 +1,233 @@
+"""The engine: prompts in, completions out, one step at a time."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, overload
+
+from exactspec.drafters.base import Drafter
+from exactspec.drafting import Drafting, check_drafter, drafter_for
+from exactspec.params import SamplingParams, Speculation
+from exactspec.prompts import Prompt, check_ids, encode_prediction, encode_prompt, is_many
+from exactspec.request import Request
+from exactspec.results import Completion, TokenInfo
+from exactspec.session import Session
+from exactspec.stream import Progress, Stream
+from exactspec.target.base import Cache, Target
+from exactspec.target.tokenizer import Tokenizer
+from exactspec.turns import Turns
+
+
+class Engine:
+    """Runs requests on one target.
+
+    `draft`: how to draft, a value of `Speculation.draft` or an own `Drafter`; None takes `speculation.draft`, which
+    is "copy" by default. `speculation`: the other drafting options. `prefill_chunk`: prompt rows in one forward; a
+    request can be cancelled between chunks. None of them can change a token.
+    Raises ValueError on an unknown draft, a drafter without the methods of one, or a chunk below 1.
+
+    Thread-safe: any number of threads may generate and stream at once. Forwards run one at a time; waiting requests
+    take turns step by step, in order, and each gives the tokens it gives alone. A session is for one thread at a time.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        tokenizer: Tokenizer,
+        *,
+        draft: str | Drafter | None = None,
+        speculation: Speculation | None = None,
+        prefill_chunk: int = 256,
+    ) -> None:
+        if prefill_chunk < 1:
+            raise ValueError(f"prefill_chunk must be >= 1, got {prefill_chunk}")
+        self.target = target
+        self.tokenizer = tokenizer
+        self.speculation = speculation or Speculation()
+        self._own_drafter: Drafter | None = None
+        if isinstance(draft, str):
+            self.speculation = replace(self.speculation, draft=draft)
+        elif draft is not None:
+            self._own_drafter = check_drafter(draft)
+        self._prefill_chunk = prefill_chunk
+        self._turns = Turns()
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str,
+        *,
+        draft: str | Drafter | None = "copy",
+        speculation: Speculation | None = None,
+        threads: int | None = None,
+        context: int | None = None,
+        cache_dtype: str = "float32",
+        progress: Callable[[str], None] | None = None,
+    ) -> Engine:
+        """An engine on a model given by name, path (GGUF file, safetensors folder) or Hugging Face id.
+
+        `threads`: None takes the physical cores. `context`: longest context in tokens; None takes what the model
+        states. `cache_dtype`: of keys and values. `progress`: called with a line of text for each slow part.
+        Raises ValueError if the model cannot be run or, with the figures, if it does not fit into memory.
+        """
+        from exactspec.memory import require_memory
+        from exactspec.target.exact import ExactTarget
+        from exactspec.target.hub import ModelStore
+        from exactspec.target.load import open_model
+
+        tell = None if progress is None else _Milestones(progress)
+        model = open_model(ModelStore().resolve(name, progress=tell).path)
+        require_memory(model.source.config, context=context, cache_dtype=cache_dtype)
+        target = ExactTarget(model.source, threads=threads, context=context, cache_dtype=cache_dtype, progress=progress)
+        return cls(target, model.tokenizer, draft=draft, speculation=speculation)
+
+    @property
+    def identity(self) -> str:
+        """What equal bits are promised for."""
+        return self.target.identity
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """The ids that one prompt stands for. Raises ValueError if it cannot be served."""
+        ids = encode_prompt(prompt, self.tokenizer)
+        check_ids(ids, vocab_size=self.target.vocab_size, max_length=self.target.max_length)
+        return ids
+
+    @overload
+    def generate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = ...,
+        *,
+        speculation: Speculation | None = ...,
+        prediction: str | Sequence[int] | None = ...,
+        record_steps: bool = ...,
+        progress: Progress | None = ...,
+    ) -> Completion: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: list[str] | list[list[int]] | list[list[dict[str, Any]]],
+        params: SamplingParams | None = ...,
+        *,
+        speculation: Speculation | None = ...,
+        prediction: str | Sequence[int] | None = ...,
+        record_steps: bool = ...,
+        progress: Progress | None = ...,
+    ) -> list[Completion]: ...
+
+    def generate(
+        self,
+        prompt: Prompt | Sequence[Prompt],
+        params: SamplingParams | None = None,
+        *,
+        speculation: Speculation | None = None,
+        prediction: str | Sequence[int] | None = None,
+        record_steps: bool = False,
+        progress: Progress | None = None,
+    ) -> Completion | list[Completion]:
+        """Answer a prompt: a text, a list of ids, a list of messages; or a list of those, answered in order.
+
+        `params`: greedy up to the context end by default. `speculation`: for this call alone. `prediction`: text
+        or ids expected in the answer, to be copied from. `record_steps`: fill `Completion.steps`.
+        A prompt of exactly the context's length gives no tokens and finish reason "length", as does max_tokens 0.
+        Raises ValueError, before any work, on a prompt or parameter that cannot be served.
+        """
+        prompts = list(prompt) if is_many(prompt) else [prompt]
+        ids = [self.encode(p) for p in prompts]  # type: ignore[arg-type]
+        answers = []
+        for one in ids:
+            request = self._request(
+                one, params, speculation=speculation, prediction=prediction, record_steps=record_steps
+            )
+            answers.append(self._stream(request, _release, progress).result())
+        return answers if is_many(prompt) else answers[0]
+
+    def stream(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        speculation: Speculation | None = None,
+        prediction: str | Sequence[int] | None = None,
+        record_steps: bool = False,
+        progress: Progress | None = None,
+    ) -> Stream:
+        """As `generate`, for one prompt, chunk by chunk. Nothing is computed before the first `next`."""
+        if is_many(prompt):
+            raise ValueError("stream takes one prompt: start one stream for each")
+        request = self._request(
+            self.encode(prompt), params, speculation=speculation, prediction=prediction, record_steps=record_steps
+        )
+        return self._stream(request, _release, progress)
+
+    def session(self) -> Session:
+        """A conversation whose shared prefix is not computed again."""
+        return Session(self)
+
+    # What sessions share with single requests.
+
+    def _request(
+        self,
+        ids: Sequence[int],
+        params: SamplingParams | None,
+        *,
+        speculation: Speculation | None,
+        prediction: str | Sequence[int] | None,
+        record_steps: bool,
+        cache: Cache | None = None,
+        drafting: Drafting | None = None,
+        drafted: int | None = None,
+    ) -> Request:
+        params = params or SamplingParams()
+        return Request(
+            self.target,
+            self.tokenizer,
+            prompt=ids,
+            params=params,
+            seed=secrets.randbits(64) if params.seed is None else params.seed,
+            cache=self.target.new_cache() if cache is None else cache,
+            drafting=self._drafting(speculation) if drafting is None else drafting,
+            drafted=drafted,
+            prediction=encode_prediction(prediction, self.tokenizer),
+            record_steps=record_steps,
+        )
+
+    def _drafting(self, speculation: Speculation | None) -> Drafting:
+        own = self._own_drafter if speculation is None else None
+        chosen = speculation or self.speculation
+        return Drafting(own or drafter_for(chosen), chosen, vocab_size=self.target.vocab_size)
+
+    def _stream(
+        self, request: Request, on_end: Callable[[Request, Completion], None], progress: Progress | None
+    ) -> Stream:
+        return Stream(request, advance=self._advance, on_end=on_end, progress=progress)
+
+    def _advance(self, request: Request) -> list[TokenInfo]:
+        """One prompt chunk (no tokens) or one step. The rows of a forward are valid until the next one, so the
+        whole step is one turn."""
+        with self._turns:
+            if request.prompt_left:
+                request.prefill(self._prefill_chunk)
+                return []
+            return request.step()
+
+
+def _release(request: Request, completion: Completion) -> None:
+    request.drafting.close()
+
+
+class _Milestones:
+    """Turns a byte count into a line of text per task and per tenth of it."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._last: tuple[str, int] | None = None
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        tenth = 10 * done // total if total > 0 else 0
+        if (what, tenth) != self._last:
+            self._last = (what, tenth)
+            self._tell(f"{what}: {10 * tenth}% of {total / 1e6:.0f} MB" if total > 0 else what)

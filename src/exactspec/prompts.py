@@ -1,0 +1,94 @@
+"""What counts as a prompt, and how it becomes ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias, TypeGuard
+
+import numpy as np
+
+from exactspec.target.tokenizer import Tokenizer
+
+Message: TypeAlias = Mapping[str, Any]
+Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
+"""Text (plain completion), ids, or the messages of a conversation (through the chat template)."""
+
+
+def is_many(prompt: Any) -> bool:
+    """True for a list of prompts: its first element is itself a text or a list."""
+    return _is_list(prompt) and len(prompt) > 0 and (isinstance(prompt[0], str) or _is_list(prompt[0]))
+
+
+def is_messages(prompt: Any) -> TypeGuard[Sequence[Message]]:
+    """True for the messages of one conversation."""
+    return _is_list(prompt) and len(prompt) > 0 and all(isinstance(m, Mapping) for m in prompt)
+
+
+def encode_prompt(prompt: Prompt, tokenizer: Tokenizer) -> list[int]:
+    """Ids of one prompt.
+
+    Text gets the BOS where the tokenizer has one; ids are taken as they are; messages go through the chat template,
+    ready for the assistant's turn. Raises ValueError on an empty prompt and on anything that is no prompt.
+    """
+    if isinstance(prompt, str):
+        ids = tokenizer.encode(prompt)
+        if tokenizer.bos_id is not None:
+            ids = [tokenizer.bos_id, *ids]
+    elif is_messages(prompt):
+        ids = tokenizer.chat(prompt)
+    elif _is_list(prompt) and all(_is_id(t) for t in prompt):
+        ids = [int(t) for t in prompt]  # type: ignore[arg-type]
+    else:
+        raise ValueError(f"a prompt is a text, a list of token ids, or a list of messages, got {_describe(prompt)}")
+    if not ids:
+        raise ValueError("the prompt is empty: give at least one token")
+    return ids
+
+
+def encode_prediction(prediction: str | Sequence[int] | None, tokenizer: Tokenizer) -> list[int]:
+    """Ids of the text that the caller expects in the answer; it is only copied from, so any ids will do."""
+    if prediction is None:
+        return []
+    if isinstance(prediction, str):
+        return tokenizer.encode(prediction)
+    if _is_list(prediction) and all(_is_id(t) for t in prediction):
+        return [int(t) for t in prediction]
+    raise ValueError(f"prediction must be a text or a list of token ids, got {_describe(prediction)}")
+
+
+def check_ids(ids: Sequence[int], *, vocab_size: int, max_length: int) -> None:
+    """Raises ValueError on an id outside the vocabulary and on a prompt longer than the context."""
+    if len(ids) > max_length:
+        raise ValueError(
+            f"the prompt has {len(ids)} tokens but the context holds {max_length}: shorten it or raise the context"
+        )
+    array = np.array(ids, dtype=np.int64)
+    bad = np.flatnonzero((array < 0) | (array >= vocab_size))
+    if len(bad):
+        raise ValueError(f"prompt token {ids[bad[0]]} is outside the vocabulary (0 to {vocab_size - 1})")
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Length of the longest common prefix.
+
+    >>> common_prefix([1, 2, 3], [1, 2, 9, 3])
+    2
+    """
+    n = min(len(a), len(b))
+    differ = np.flatnonzero(np.array(a[:n], dtype=np.int64) != np.array(b[:n], dtype=np.int64))
+    return int(differ[0]) if len(differ) else n
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (str, bytes, bytearray))
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _describe(value: Any) -> str:
+    if _is_list(value) and len(value):
+        kinds = sorted({type(v).__name__ for v in value})
+        return f"a list of {', '.join(kinds)}"
+    return type(value).__name__
