@@ -1,0 +1,1 @@
+"""Other engines on the same model file, each in a process of its own."""
