@@ -1,0 +1,154 @@
+"""Keys and values of one request, in pages of 128 slots.
+
+A page holds one chunk of 128 positions of all layers, so growing copies nothing, and a fork shares every page
+that is full: pages wholly below `length` are never written. A page that is about to be written while another
+cache still holds it is copied first.
+
+Row i of a forward is staged in slot ``length + i``. `keep` moves the accepted rows down to their positions;
+everything at and above `length` is scratch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from exactspec.target.base import FloatArray, IntArray
+from exactspec.target.kernels.attention import CHUNK
+
+
+@dataclass(frozen=True, slots=True)
+class PageShape:
+    """`layers`, `kv_heads`, `head_pad` (floats per key or value)."""
+
+    layers: int
+    kv_heads: int
+    head_pad: int
+
+    @property
+    def head_bytes(self) -> int:
+        return 2 * self.head_pad * CHUNK * 4
+
+    @property
+    def layer_bytes(self) -> int:
+        return self.kv_heads * self.head_bytes
+
+    @property
+    def page_bytes(self) -> int:
+        return self.layers * self.layer_bytes
+
+
+class Page:
+    """float32 [layers, kv_heads, 2, head_pad * 128] from zeros (a slot never written must be finite), with the
+    number of caches that hold it."""
+
+    __slots__ = ("data", "holders")
+
+    def __init__(self, data: FloatArray) -> None:
+        self.data = data
+        self.holders = 1
+
+
+class ExactCache:
+    """See `exactspec.target.base.Cache`. Not thread-safe; `fork` and `release` of related caches neither."""
+
+    def __init__(self, shape: PageShape) -> None:
+        self.shape = shape
+        self._length = 0
+        self._pages: list[Page] = []
+        self._addresses = np.zeros(8, dtype=np.int64)
+        self._staged: IntArray = np.empty(0, dtype=np.int64)  # parents of the staged rows
+
+    @property
+    def length(self) -> int:
+        return self._length
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the pages it holds; pages shared with forks count fully."""
+        return len(self._pages) * self.shape.page_bytes
+
+    def __del__(self) -> None:
+        for page in self._pages:
+            page.holders -= 1
+
+    def keep(self, rows: Sequence[int] | IntArray) -> None:
+        path = np.asarray(rows, dtype=np.int64)
+        if path.ndim != 1:
+            raise ValueError(f"keep() wants a list of rows, got an array of shape {path.shape}")
+        if len(path):
+            inside = path.min() >= 0 and path.max() < len(self._staged)
+            if not inside or path[0] != 0 or not np.array_equal(self._staged[path[1:]], path[:-1]):
+                raise ValueError(f"rows {path[:8].tolist()} are no path from the root of the {len(self._staged)} staged rows")
+            for depth, row in enumerate(path.tolist()):
+                if row != depth:
+                    self._copy_slot(self._length + row, self._length + depth)
+        self._length += len(path)
+        self._staged = self._staged[:0]
+
+    def truncate(self, n: int) -> None:
+        if not 0 <= n <= self._length:
+            raise ValueError(f"cannot truncate a cache of {self._length} tokens to {n}")
+        self._length = int(n)
+        self._staged = self._staged[:0]
+        keep = -(-self._length // CHUNK)
+        for page in self._pages[keep:]:
+            page.holders -= 1
+        del self._pages[keep:]
+
+    def fork(self) -> ExactCache:
+        other = ExactCache(self.shape)
+        other._length = self._length
+        other._pages = self._pages[: -(-self._length // CHUNK)]
+        other._addresses = self._addresses.copy()
+        for page in other._pages:
+            page.holders += 1
+        return other
+
+    def stage(self, parents: IntArray) -> npt.NDArray[np.int64]:
+        """Make room for rows with these parents; returns the page addresses (int64 [pages]) to write to."""
+        end = self._length + len(parents)
+        first = self._length // CHUNK
+        for at in range(first, min(len(self._pages), -(-end // CHUNK))):
+            if self._pages[at].holders > 1:
+                self._pages[at].holders -= 1
+                self._set_page(at, Page(self._pages[at].data.copy()))
+        while len(self._pages) * CHUNK < end:
+            self._pages.append(None)  # type: ignore[arg-type]  # filled by the next line
+            self._set_page(len(self._pages) - 1, Page(np.zeros(self.shape.page_bytes // 4, dtype=np.float32)))
+        self._staged = parents
+        return self._addresses
+
+    def _set_page(self, at: int, page: Page) -> None:
+        self._pages[at] = page
+        if at >= len(self._addresses):
+            self._addresses = np.concatenate([self._addresses, np.zeros_like(self._addresses)])
+        self._addresses[at] = page.data.ctypes.data
+
+    def _halves(self, at: int) -> tuple[FloatArray, FloatArray]:
+        s = self.shape
+        data = self._pages[at].data.reshape(s.layers, s.kv_heads, 2, s.head_pad * CHUNK)
+        keys = data[:, :, 0].reshape(s.layers, s.kv_heads, s.head_pad, CHUNK)
+        values = data[:, :, 1].reshape(s.layers, s.kv_heads, CHUNK, s.head_pad)
+        return keys, values
+
+    def _copy_slot(self, source: int, target: int) -> None:
+        from_keys, from_values = self._halves(source // CHUNK)
+        to_keys, to_values = self._halves(target // CHUNK)
+        to_keys[..., target % CHUNK] = from_keys[..., source % CHUNK]
+        to_values[:, :, target % CHUNK] = from_values[:, :, source % CHUNK]
+
+    def last_layer(self) -> tuple[FloatArray, FloatArray]:
+        """Rotated keys and values of the last layer for the committed tokens: float32 [kv_heads, length, head_pad]
+        each (copies). Key dimensions are in rotate-half order, the halves `head_pad` / 2 apart."""
+        pages = range(-(-self._length // CHUNK))
+        halves = [self._halves(at) for at in pages]
+        if not halves:
+            empty = np.zeros((self.shape.kv_heads, 0, self.shape.head_pad), dtype=np.float32)
+            return empty, empty.copy()
+        keys = np.concatenate([k[-1].swapaxes(1, 2) for k, _ in halves], axis=1)[:, : self._length]
+        values = np.concatenate([v[-1] for _, v in halves], axis=1)[:, : self._length]
+        return keys, values

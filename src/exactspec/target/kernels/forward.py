@@ -1,0 +1,227 @@
+"""The whole forward, run by every thread of a team at once.
+
+Between two barriers the threads share the units of one product, the attention tasks of one layer, or the rows of
+one row kernel. No result depends on who computed it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from exactspec.target.kernels import simd as v
+from exactspec.target.kernels.frame import LAYER
+from exactspec.target.kernels.layers import attention_task, gated_unit, head_unit, offer, qkv_unit, residual_unit
+from exactspec.target.kernels.products import UNIT, avx512vnni, avx512vnni_256, avxvnni, portable
+from exactspec.target.kernels.rows import embed_row, norm_row, quantise_row
+from exactspec.target.kernels.sync import (
+    GENERATION_CELL,
+    LINE,
+    PARKED_CELL,
+    atomic_load,
+    barrier,
+    enter_float_mode,
+    exchange,
+    fetch_add,
+    leave_float_mode,
+    next_unit,
+    relax,
+    reset_counter,
+    share_start,
+)
+
+ATTN_NORM, QKV, QKV_SCALE, QKV_BIAS = LAYER["attn_norm"], LAYER["qkv"], LAYER["qkv_scale"], LAYER["qkv_bias"]
+O, O_SCALE, MLP_NORM = LAYER["o"], LAYER["o_scale"], LAYER["mlp_norm"]
+GATE_UP, GATE_UP_SCALE = LAYER["gate_up"], LAYER["gate_up_scale"]
+DOWN, DOWN_SCALE = LAYER["down"], LAYER["down_scale"]
+LAYER_BYTES = 8 * len(LAYER)
+
+
+@njit(nogil=True, error_model="numpy")
+def norm_phase(f, weight, threads, thread):  # type: ignore[no-untyped-def]
+    for r in range(share_start(f.rows, threads, thread), share_start(f.rows, threads, thread + 1)):
+        normed = f.normed + 4 * r * f.width_pad
+        norm_row(f.x + 4 * r * f.width_pad, weight, f.width, f.width_pad, f.eps, normed)
+        quantise_row(normed, f.width_pad, f.q8 + r * f.q8_stride, f.scale + 4 * r, f.offset + 4 * r)
+
+
+@njit(nogil=True, error_model="numpy")
+def quantise_phase(f, values, width, threads, thread):  # type: ignore[no-untyped-def]
+    for r in range(share_start(f.rows, threads, thread), share_start(f.rows, threads, thread + 1)):
+        quantise_row(values + 4 * r * width, width, f.q8 + r * f.q8_stride, f.scale + 4 * r, f.offset + 4 * r)
+
+
+@njit(nogil=True, error_model="numpy")
+def layer_forward(isa, f, layer, threads, thread):  # type: ignore[no-untyped-def]
+    team, private = f.team, f.private + thread * f.private_bytes
+    table = f.layer_table + layer * LAYER_BYTES
+    attended = f.heads * f.head_pad
+
+    norm_phase(f, v.load_i64s(table + 8 * ATTN_NORM), threads, thread)
+    reset_counter(team, 1, thread)
+    barrier(team, threads)
+
+    weights, scales, bias = v.load_i64s(table + 8 * QKV), v.load_i64s(table + 8 * QKV_SCALE), v.load_i64s(table + 8 * QKV_BIAS)
+    units = (f.heads + 2 * f.kv_heads) * f.head_pad // UNIT
+    unit = next_unit(team, 0, units, threads, thread)
+    while unit >= 0:
+        qkv_unit(isa, f, layer, unit, weights, scales, bias, private)
+        unit = next_unit(team, 0, units, threads, thread)
+    barrier(team, threads)
+
+    reset_counter(team, 0, thread)
+    task = next_unit(team, 1, f.tasks, threads, thread)
+    while task >= 0:
+        attention_task(isa, f, layer, task, private)
+        task = next_unit(team, 1, f.tasks, threads, thread)
+    barrier(team, threads)
+
+    quantise_phase(f, f.attended, attended, threads, thread)
+    reset_counter(team, 1, thread)
+    barrier(team, threads)
+
+    weights, scales = v.load_i64s(table + 8 * O), v.load_i64s(table + 8 * O_SCALE)
+    units = (f.width + UNIT - 1) // UNIT
+    unit = next_unit(team, 0, units, threads, thread)
+    while unit >= 0:
+        residual_unit(isa, f, unit, weights, scales, attended, private)
+        unit = next_unit(team, 0, units, threads, thread)
+    barrier(team, threads)
+
+    reset_counter(team, 0, thread)
+    norm_phase(f, v.load_i64s(table + 8 * MLP_NORM), threads, thread)
+    barrier(team, threads)
+
+    weights, scales = v.load_i64s(table + 8 * GATE_UP), v.load_i64s(table + 8 * GATE_UP_SCALE)
+    units = f.inner_pad // 16
+    unit = next_unit(team, 1, units, threads, thread)
+    while unit >= 0:
+        gated_unit(isa, f, unit, weights, scales, private)
+        unit = next_unit(team, 1, units, threads, thread)
+    barrier(team, threads)
+
+    reset_counter(team, 1, thread)
+    quantise_phase(f, f.inner, f.inner_pad, threads, thread)
+    barrier(team, threads)
+
+    weights, scales = v.load_i64s(table + 8 * DOWN), v.load_i64s(table + 8 * DOWN_SCALE)
+    units = (f.width + UNIT - 1) // UNIT
+    unit = next_unit(team, 0, units, threads, thread)
+    while unit >= 0:
+        residual_unit(isa, f, unit, weights, scales, f.inner_pad, private)
+        unit = next_unit(team, 0, units, threads, thread)
+    barrier(team, threads)
+    reset_counter(team, 0, thread)
+
+
+@njit(nogil=True, error_model="numpy")
+def head_forward(isa, f, threads, thread):  # type: ignore[no-untyped-def]
+    team, private = f.team, f.private + thread * f.private_bytes
+    for r in range(share_start(f.rows, threads, thread), share_start(f.rows, threads, thread + 1)):
+        norm_row(f.x + 4 * r * f.width_pad, f.final_norm, f.width, f.width_pad, f.eps, f.normed + 4 * r * f.width_pad)
+    barrier(team, threads)
+    for r in range(share_start(f.asked, threads, thread), share_start(f.asked, threads, thread + 1)):
+        row = v.load_i64s(f.asked_rows + 8 * r)
+        quantise_row(f.normed + 4 * row * f.width_pad, f.width_pad, f.q8 + r * f.width_pad, f.scale + 4 * r, f.offset + 4 * r)
+    values = f.best_value + 4 * thread * f.asked * f.top_k
+    ids = f.best_id + 8 * thread * f.asked * f.top_k
+    for i in range(f.asked * f.top_k):
+        v.store_f32(values + 4 * i, np.float32(-np.inf))
+        v.store_i64s(ids + 8 * i, f.vocab)
+    reset_counter(team, 1, thread)
+    barrier(team, threads)
+    units = (f.vocab + UNIT - 1) // UNIT
+    unit = next_unit(team, 0, units, threads, thread)
+    while unit >= 0:
+        head_unit(isa, f, unit, f.q8, f.scale, f.offset, private, values, ids)
+        unit = next_unit(team, 0, units, threads, thread)
+    barrier(team, threads)
+    reset_counter(team, 0, thread)
+    if thread == 0:  # fold the threads' lists into the first one
+        for other in range(1, threads):
+            for r in range(f.asked):
+                count = v.load_i64s(f.asked_count + 8 * r)
+                for i in range(count):
+                    at = (other * f.asked + r) * f.top_k + i
+                    token = v.load_i64s(f.best_id + 8 * at)
+                    if token < f.vocab:
+                        offer(values + 4 * r * f.top_k, ids + 8 * r * f.top_k, count, v.load_f32(f.best_value + 4 * at), token)
+
+
+@njit(nogil=True, error_model="numpy")
+def run_forward(isa, frames, threads, thread):  # type: ignore[no-untyped-def]
+    f = frames[0]
+    old = enter_float_mode()
+    for r in range(share_start(f.rows, threads, thread), share_start(f.rows, threads, thread + 1)):
+        embed_row(f.embed, f.embed_scale, v.load_i64s(f.tokens + 8 * r), f.width_pad, f.x + 4 * r * f.width_pad)
+    for layer in range(f.layers):
+        layer_forward(isa, f, layer, threads, thread)
+    if f.asked > 0:
+        head_forward(isa, f, threads, thread)
+    else:
+        barrier(f.team, threads)
+    # The last barrier belongs to the caller of thread 0: nobody may still read when it returns.
+    barrier(f.team, threads)
+    leave_float_mode(old)
+
+
+@njit(nogil=True, error_model="numpy")
+def serve(isa, frames, threads, thread, seen, spins):  # type: ignore[no-untyped-def]
+    """A helper thread's life inside compiled code: run every new job; give up after `spins` idle turns.
+
+    `seen`: jobs known to be done. Returns the number now done, with this thread marked as parked.
+    """
+    team = frames[0].team
+    while True:
+        idle = 0
+        while atomic_load(team + GENERATION_CELL * LINE) == seen:
+            relax()
+            idle += 1
+            if idle > spins:
+                exchange(team + (PARKED_CELL + thread) * LINE, 1)
+                if atomic_load(team + GENERATION_CELL * LINE) == seen:
+                    return seen
+                if exchange(team + (PARKED_CELL + thread) * LINE, 0) == 0:
+                    return seen  # the leader saw the mark first and will wake this thread
+                idle = 0
+        seen += 1
+        run_forward(isa, frames, threads, thread)
+
+
+@njit(nogil=True, error_model="numpy")
+def publish(frames, threads):  # type: ignore[no-untyped-def]
+    """Start a job. Returns a bit mask of the helper threads that sleep and must be woken."""
+    team = frames[0].team
+    fetch_add(team + GENERATION_CELL * LINE, 1)
+    mask = 0
+    for thread in range(1, threads):
+        if exchange(team + (PARKED_CELL + thread) * LINE, 0) == 1:
+            mask |= 1 << thread
+    return mask
+
+
+@njit(nogil=True, error_model="numpy")
+def enter(isa, frames, threads, thread, seen, spins):  # type: ignore[no-untyped-def]
+    """Thread -1 publishes a job, thread 0 runs its part of it, the others serve."""
+    if thread < 0:
+        return publish(frames, threads)
+    if thread == 0:
+        run_forward(isa, frames, threads, 0)
+        return seen
+    return serve(isa, frames, threads, thread, seen, spins)
+
+
+def serve_avx512vnni(frames, threads, thread, seen, spins):  # type: ignore[no-untyped-def]
+    return enter(avx512vnni(), frames, threads, thread, seen, spins)
+
+
+def serve_avx512vnni_256(frames, threads, thread, seen, spins):  # type: ignore[no-untyped-def]
+    return enter(avx512vnni_256(), frames, threads, thread, seen, spins)
+
+
+def serve_avxvnni(frames, threads, thread, seen, spins):  # type: ignore[no-untyped-def]
+    return enter(avxvnni(), frames, threads, thread, seen, spins)
+
+
+def serve_portable(frames, threads, thread, seen, spins):  # type: ignore[no-untyped-def]
+    return enter(portable(), frames, threads, thread, seen, spins)

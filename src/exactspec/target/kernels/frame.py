@@ -1,0 +1,104 @@
+"""What one forward hands to its threads: a record of sizes and addresses, and the tables it points to.
+
+Addresses are int64. The Python side owns every buffer and keeps it alive during the call.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+# One int64 row per layer: addresses of stored weights, of float32 scales per channel, of norms and biases.
+LAYER_FIELDS = (
+    "attn_norm",
+    "qkv",
+    "qkv_scale",
+    "qkv_bias",
+    "o",
+    "o_scale",
+    "mlp_norm",
+    "gate_up",
+    "gate_up_scale",
+    "down",
+    "down_scale",
+)
+LAYER = {name: i for i, name in enumerate(LAYER_FIELDS)}
+
+# One int64 row per segment.
+SEGMENT_FIELDS = (
+    "pages",  # address of int64 page addresses of its cache
+    "base",  # committed tokens: physical slot of row 0
+    "first_row",
+    "rows",
+    "paths",  # 0 for a chain; else address of int64 [rows, depth + 1]: ancestors of each row, root first, itself last
+    "path_stride",  # in elements
+    "first_task",  # number of its first attention task
+    "blocks",  # row blocks per kv head
+)
+SEGMENT = {name: i for i, name in enumerate(SEGMENT_FIELDS)}
+
+FRAME = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            # the model
+            "layers",
+            "layer_table",
+            "width",  # hidden size
+            "width_pad",  # the same, padded to 16
+            "heads",
+            "kv_heads",
+            "head_pad",  # head size padded to 32
+            "half_pad",  # rotary pairs padded to 16
+            "inner_pad",
+            "vocab",
+            "embed",
+            "embed_scale",
+            "final_norm",
+            "head",
+            "head_scale",
+            "cos",  # float32 [position, half_pad]
+            "sin",
+            "layer_bytes",  # of a page
+            "head_bytes",
+            # this call
+            "rows",
+            "tokens",  # int64 [rows]
+            "depths",  # int64 [rows]: logical position - base of its segment
+            "row_segment",  # int64 [rows]
+            "segments",  # number of segments
+            "segment_table",
+            "tasks",  # attention tasks of all segments
+            "asked",  # rows that want the head
+            "asked_rows",  # int64 [asked]
+            "asked_count",  # int64 [asked]: best ids wanted (1 or top_k)
+            "logits_slot",  # int64 [asked]: row of `logits`, or -1
+            "logits",  # float32 [slots, vocab_pad]
+            "vocab_pad",
+            "top_k",  # capacity of the best lists
+            # scratch
+            "x",  # float32 [rows, width_pad]
+            "normed",  # float32 [rows, width_pad]; the final norm's output at the end
+            "q8",  # int8 [rows, widest input]
+            "q8_stride",
+            "scale",  # float32 [rows]
+            "offset",  # int32 [rows]
+            "queries",  # float32 [rows, heads * head_pad]
+            "attended",  # float32 [rows, heads * head_pad]
+            "inner",  # float32 [rows, inner_pad]
+            "private",  # per thread
+            "private_bytes",
+            "tail_slots",  # capacity of the tree tail buffers in slots (multiple of 128)
+            "best_value",  # float32 [threads, asked, top_k]
+            "best_id",  # int64 [threads, asked, top_k]
+            "team",
+        )
+    ]
+    + [("eps", np.float32), ("query_scale", np.float32)]
+)
+
+
+def private_bytes(rows: int, head_pad: int, tail_slots: int, block: int, chunk: int) -> int:
+    """Scratch of one thread: the int32 tile of a unit, or the buffers of one attention task."""
+    product = rows * 32 * 4
+    attention = 4 * block * (3 * head_pad + 2 * 16 + chunk + 2 * tail_slots)
+    return (max(product, attention) + 4095) // 4096 * 4096

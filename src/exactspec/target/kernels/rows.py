@@ -1,0 +1,66 @@
+"""Row kernels: embedding, norm, quantisation. One row at a time, so a row's bits are its own.
+
+Rows are float32, padded with zeros to a multiple of 16. Sums run in 16 lanes and are folded by a fixed tree.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from exactspec.target.kernels import simd as v
+from exactspec.target.kernels.products import UNIT
+
+SMALLEST_SCALE = np.float32(1e-8)  # of a row of zeros
+LARGEST = np.float32(3e38)  # a row's values are clamped to stay finite
+
+
+@njit(nogil=True, error_model="numpy")
+def embed_row(weights: int, scales: int, token: int, width: int, out: int) -> None:
+    """out [width] float32 = the token's row of the (stored, int8) embedding."""
+    unit, lane = token // UNIT, token % UNIT
+    at = weights + unit * UNIT * width + 4 * lane
+    scale = v.splat(v.load_f32(scales + 4 * token))
+    for k in range(0, width, 16):
+        row = v.gather_weights(at + 32 * k, 4 * UNIT)
+        v.store(out + 4 * k, v.mul(v.to_float(row), scale))
+
+
+@njit(nogil=True, error_model="numpy")
+def quantise_row(x: int, width: int, q: int, scale: int, offset: int) -> None:
+    """q [width] int8 = round(x * 127 / max|x|); scale float32 = max|x| / 127; offset int32 = 128 * sum(q).
+
+    The offset undoes the weights' unsigned storage (see products).
+    """
+    peak = v.splat(np.float32(0))
+    for k in range(0, width, 16):
+        peak = v.maximum(v.absolute(v.load(x + 4 * k)), peak)
+    most = v.max_lanes(peak)
+    if most < SMALLEST_SCALE:
+        most = SMALLEST_SCALE
+    if most > LARGEST:
+        most = LARGEST
+    inverse = v.splat(np.float32(127) / most)
+    high, low = v.splat(np.float32(127)), v.splat(np.float32(-127))
+    total = v.splat_i32(np.int32(0))
+    for k in range(0, width, 16):
+        # maximum() and minimum() turn a NaN into the bound: garbage stays finite and harms no other row
+        y = v.minimum(v.maximum(v.mul(v.load(x + 4 * k), inverse), low), high)
+        whole = v.round_i32(y)
+        total = v.add_i32(total, whole)
+        v.store_i8(q + k, whole)
+    v.store_f32(scale, np.float32(most / np.float32(127)))
+    v.store_i32s(offset, np.int32(v.sum_lanes_i32(total) * 128))
+
+
+@njit(nogil=True, error_model="numpy")
+def norm_row(x: int, weight: int, count: int, width: int, eps: float, out: int) -> None:
+    """RMS norm (arXiv 1910.07467): out = x / sqrt(mean(x**2) + eps) * weight; `count` real values of `width`."""
+    squares = v.splat(np.float32(0))
+    for k in range(0, width, 16):
+        a = v.load(x + 4 * k)
+        squares = v.fma(a, a, squares)
+    mean = np.float32(v.sum_lanes(squares) / np.float32(count))
+    gain = v.splat(np.float32(np.float32(1) / v.sqrt(np.float32(mean + eps))))
+    for k in range(0, width, 16):
+        v.store(out + 4 * k, v.mul(v.mul(v.load(x + 4 * k), gain), v.load(weight + 4 * k)))

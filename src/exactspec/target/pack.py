@@ -1,0 +1,180 @@
+"""From float matrices to what the kernels read: int8 per output channel, stored by units of 32 channels.
+
+Each output channel has its own scale, ``max|w| / 127``. Requantising a file's blocks (Q4_K, Q8_0, ...) to one scale
+per channel loses a little; docs/numerics.md states how much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from exactspec.target.base import FloatArray
+from exactspec.target.kernels.products import K_STEP, UNIT
+from exactspec.target.weights import ModelConfig, WeightSource
+
+ROWS_AT_ONCE = 4096  # output channels quantised at a time: bounds the float copy
+
+
+def padded(n: int, step: int) -> int:
+    return -(-n // step) * step
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Packed:
+    """`stored` uint8 [channels_pad * width_pad] (see kernels.products), `scale` float32 [channels_pad]."""
+
+    stored: npt.NDArray[np.uint8]
+    scale: FloatArray
+
+    @property
+    def nbytes(self) -> int:
+        return self.stored.nbytes + self.scale.nbytes
+
+
+class Packer:
+    """Fills one packed matrix in any order of channels. `width`: inputs, unpadded; `channels`: padded to 32."""
+
+    def __init__(self, channels: int, width: int, width_pad: int | None = None) -> None:
+        self.width_pad = padded(width, K_STEP) if width_pad is None else width_pad
+        if width * 127 * 255 >= 2**31:
+            raise ValueError(f"a matrix with {width} inputs would overflow 32-bit sums; at most 66,000 are supported")
+        self._units = padded(channels, UNIT) // UNIT
+        self._stored = np.full((self._units, self.width_pad // 4, UNIT, 4), 128, dtype=np.uint8)
+        self._scale = np.ones(self._units * UNIT, dtype=np.float32)
+
+    def put(self, rows: FloatArray, places: npt.NDArray[np.int64], columns: npt.NDArray[np.int64] | None = None) -> None:
+        """Quantise `rows` [n, width] into channels `places` [n]; input j goes to padded input ``columns[j]``."""
+        n, width = rows.shape
+        peak = np.abs(rows).max(axis=1)
+        scale = np.where(peak > 0, peak / np.float32(127), np.float32(1)).astype(np.float32)
+        q = np.rint(rows / scale[:, None])
+        np.clip(q, -127, 127, out=q)
+        stored = np.full((n, self.width_pad), 128, dtype=np.uint8)
+        stored[:, slice(0, width) if columns is None else columns] = (q + 128).astype(np.uint8)
+        quads = stored.reshape(n, self.width_pad // 4, 4)
+        self._stored[places // UNIT, :, places % UNIT, :] = quads
+        self._scale[places] = scale
+
+    def done(self) -> Packed:
+        return Packed(self._stored.reshape(-1), self._scale)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layer:
+    attn_norm: FloatArray
+    qkv: Packed
+    qkv_bias: FloatArray
+    o: Packed
+    mlp_norm: FloatArray
+    gate_up: Packed
+    down: Packed
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Padded sizes. `head_pad`: two halves of `half_pad` (rotary partners), each a multiple of 16."""
+
+    width_pad: int
+    half_pad: int
+    head_pad: int
+    inner_pad: int
+    vocab_pad: int
+
+    @classmethod
+    def of(cls, c: ModelConfig) -> Sizes:
+        half = padded(c.head_dim // 2, 16)
+        return cls(padded(c.hidden_size, 16), half, 2 * half, padded(c.intermediate_size, 16), padded(c.vocab_size, UNIT))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedModel:
+    """A model as the kernels read it. `embed` is `head` itself where the file ties them."""
+
+    config: ModelConfig
+    sizes: Sizes
+    layers: Sequence[Layer]
+    embed: Packed
+    final_norm: FloatArray
+    head: Packed
+
+    @property
+    def nbytes(self) -> int:
+        total = self.head.nbytes + (0 if self.embed is self.head else self.embed.nbytes)
+        for layer in self.layers:
+            total += layer.qkv.nbytes + layer.o.nbytes + layer.gate_up.nbytes + layer.down.nbytes
+        return total
+
+
+def rotary_places(heads: int, head_dim: int, half_pad: int, first_head: int) -> npt.NDArray[np.int64]:
+    """Channel of each query or key dimension: a unit holds dimensions d .. d + 15 and their partners d + head_dim / 2."""
+    half = head_dim // 2
+    d = np.arange(half)
+    low = d // 16 * UNIT + d % 16
+    one = np.concatenate([low, low + 16])
+    return ((first_head + np.arange(heads))[:, None] * (2 * half_pad) + one[None, :]).reshape(-1)
+
+
+def plain_places(heads: int, head_dim: int, head_pad: int, first_head: int) -> npt.NDArray[np.int64]:
+    return ((first_head + np.arange(heads))[:, None] * head_pad + np.arange(head_dim)[None, :]).reshape(-1)
+
+
+def pack_model(source: WeightSource, progress: Callable[[int, int], None] | None = None) -> PackedModel:
+    """Read, quantise and pack, matrix by matrix; `progress(done, total)` counts layers and the head."""
+    c = source.config
+    if c.head_dim % 2:
+        raise ValueError(f"head size {c.head_dim} is odd: rotary embedding needs pairs")
+    sizes = Sizes.of(c)
+    layers = []
+    for i in range(c.num_layers):
+        if progress:
+            progress(i, c.num_layers + 1)
+        layers.append(_pack_layer(source, c, sizes, f"layers.{i}."))
+    if progress:
+        progress(c.num_layers, c.num_layers + 1)
+    head = _pack_table(source, "embed" if c.tied_head else "head", c, sizes)
+    embed = head if c.tied_head else _pack_table(source, "embed", c, sizes)
+    return PackedModel(c, sizes, layers, embed, _vector(source.vector("norm"), sizes.width_pad), head)
+
+
+def _vector(x: FloatArray, size: int) -> FloatArray:
+    out = np.zeros(size, dtype=np.float32)
+    out[: len(x)] = x
+    return out
+
+
+def _pack_table(source: WeightSource, name: str, c: ModelConfig, sizes: Sizes) -> Packed:
+    packer = Packer(c.vocab_size, c.hidden_size, sizes.width_pad)
+    for start in range(0, c.vocab_size, ROWS_AT_ONCE):
+        stop = min(start + ROWS_AT_ONCE, c.vocab_size)
+        packer.put(source.matrix(name, start, stop), np.arange(start, stop))
+    return packer.done()
+
+
+def _pack_layer(source: WeightSource, c: ModelConfig, sizes: Sizes, prefix: str) -> Layer:
+    heads, kv = c.num_heads, c.num_kv_heads
+    q = rotary_places(heads, c.head_dim, sizes.half_pad, 0)
+    k = rotary_places(kv, c.head_dim, sizes.half_pad, heads)
+    v = plain_places(kv, c.head_dim, sizes.head_pad, heads + kv)
+    qkv = Packer((heads + 2 * kv) * sizes.head_pad, c.hidden_size, sizes.width_pad)
+    bias = np.zeros((heads + 2 * kv) * sizes.head_pad, dtype=np.float32)
+    for name, places in (("q", q), ("k", k), ("v", v)):
+        qkv.put(source.matrix(prefix + name), places)
+        if c.attention_bias:
+            bias[places] = source.vector(f"{prefix}{name}_bias")
+    o = Packer(c.hidden_size, heads * c.head_dim, heads * sizes.head_pad)
+    o.put(source.matrix(prefix + "o"), np.arange(c.hidden_size), plain_places(heads, c.head_dim, sizes.head_pad, 0))
+    channel = np.arange(c.intermediate_size)
+    gate_up = Packer(2 * sizes.inner_pad, c.hidden_size, sizes.width_pad)
+    for name, half in (("gate", 0), ("up", 16)):
+        gate_up.put(source.matrix(prefix + name), channel // 16 * UNIT + channel % 16 + half)
+    down = Packer(c.hidden_size, c.intermediate_size, sizes.inner_pad)
+    down.put(source.matrix(prefix + "down"), np.arange(c.hidden_size))
+    norm = lambda name: _vector(source.vector(prefix + name), sizes.width_pad)  # noqa: E731
+    return Layer(norm("attn_norm"), qkv.done(), bias, o.done(), norm("mlp_norm"), gate_up.done(), down.done())
+
+
