@@ -11,8 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-import numpy as np
-
 from exactspec.params import Speculation
 from exactspec.tree import DraftTree
 
@@ -86,35 +84,45 @@ class FixedBudget:
 
 
 class BackOff:
-    """Fewer and smaller drafts while drafts keep failing.
+    """Smaller and fewer drafts while drafts keep failing; the guard for scores that promise what does not come.
 
-    After a fully rejected draft the next may hold `PROBE` nodes (a few rows cost about as much as one); from the
-    second on, 1, 2, 4, .. `LONGEST` steps pass without a draft in between. An accepted token ends all of that, and
-    a draft whose first node is at least `SURE` likely (a long match) is let through at once.
+    After `SMALL` fully rejected drafts in a row a draft may hold `PROBE` nodes (a few rows cost about as much as
+    one); from the `PATIENCE`-th on, 1, 2, 4, .. `LONGEST` steps pass without a draft in between. One accepted node ends
+    all of that. So does a draft whose first node is at least `SURE` likely (a long match), at once and in full
+    size; but if that is rejected too, only accepted probes end the pauses.
     """
 
+    SMALL = 2
+    PATIENCE = 4
     PROBE = 3
     LONGEST = 32
     SURE = 0.8
 
-    __slots__ = ("_misses", "_pause")
+    __slots__ = ("_misses", "_pause", "_sure", "_trust")
 
     def __init__(self) -> None:
         self._misses = 0
         self._pause = 0
+        self._sure = False  # whether the draft at hand is a sure one
+        self._trust = True  # whether sure drafts are still believed
 
     def allow(self, confidence: float, most: int) -> int:
-        """Nodes for this step, of at most `most`. `confidence`: estimated probability of the draft's first node."""
-        if self._misses == 0 or confidence >= self.SURE:
+        """Nodes for this step, of at most `most`. `confidence`: estimated probability of the draft's best node."""
+        self._sure = confidence >= self.SURE
+        if self._misses < self.SMALL or (self._sure and self._trust):
             return most
         return 0 if self._pause > 0 else min(most, self.PROBE)
 
     def record(self, *, drafted: int, accepted: int) -> None:
+        """What the step verified and accepted, in nodes; a step without a draft shortens the pause."""
         if accepted > 0:
-            self._misses = self._pause = 0
+            self._misses, self._pause, self._trust = 0, 0, True
         elif drafted > 0:
             self._misses += 1
-            self._pause = min(self.LONGEST, 2 ** (self._misses - 2)) if self._misses > 1 else 0
+            over = self._misses - self.PATIENCE
+            self._pause = 0 if over < 0 else min(self.LONGEST, 2 ** min(over, 16))
+            if self._sure and over >= 0:
+                self._trust = False
         elif self._pause > 0:
             self._pause -= 1
 
@@ -122,8 +130,8 @@ class BackOff:
 class AdaptiveBudget:
     """Verify the nodes that make tokens per time largest, by node scores and the cost of rows.
 
-    `max_nodes` >= 1. `cost`: see `CostModel`. `back_off`: also pause after misses, for when scores promise what
-    does not come. A proposal is always asked for (copying costs microseconds): a long match must end a pause.
+    `max_nodes` >= 1. `cost`: see `CostModel`. `back_off`: also pause after misses (`BackOff`). A proposal is asked
+    for in every step, pauses included: copying costs microseconds, and a long match must end a pause.
     """
 
     __slots__ = ("_back_off", "_costs", "_max_nodes")
@@ -133,7 +141,7 @@ class AdaptiveBudget:
             raise ValueError(f"max_nodes must be >= 1, got {max_nodes}; use FixedBudget(0) to never draft")
         self._max_nodes = max_nodes
         model = CostModel() if cost is None else cost
-        self._costs = np.array([model(rows) for rows in range(1, max_nodes + 2)])
+        self._costs = [model(rows) for rows in range(1, max_nodes + 2)]
         self._back_off = BackOff() if back_off else None
 
     def nodes(self) -> int:
@@ -142,13 +150,18 @@ class AdaptiveBudget:
     def choose(self, tree: DraftTree) -> DraftTree:
         if not len(tree):
             return tree
-        score = np.sort(tree.score)[::-1][: self._max_nodes]
-        most = len(score)
+        scores: list[float] = sorted(tree.score.tolist(), reverse=True)
+        most = min(len(scores), self._max_nodes)
         if self._back_off is not None:
-            most = self._back_off.allow(float(score[0]), most)
+            most = self._back_off.allow(scores[0], most)
         # Expected tokens of a step: the target's own one, and every node that is reached and accepted.
-        gain = np.concatenate(([1.0], 1.0 + np.cumsum(score[:most], dtype=np.float64)))
-        return tree.prune(max_nodes=int(np.argmax(gain / self._costs[: most + 1])))
+        tokens = best = 1.0
+        nodes = 0
+        for i in range(most):
+            tokens += scores[i]
+            if tokens > best * self._costs[i + 1]:
+                best, nodes = tokens / self._costs[i + 1], i + 1
+        return tree.prune(max_nodes=nodes)
 
     def record(self, *, drafted: int, accepted: int) -> None:
         if self._back_off is not None:

@@ -107,7 +107,11 @@ class DraftTree:
         nodes = n if max_nodes is None else max(0, max_nodes)
         depth = n if max_depth is None else max(0, max_depth)
         if self._is_chain():
-            return self if n <= min(nodes, depth) else self._take(np.arange(min(nodes, depth)))
+            k = min(nodes, depth)
+            if n <= k:
+                return self
+            t, p, s = self.tokens[:k], self.parents[:k], self.source[:k]
+            return DraftTree(t, p, s, self.score[:k], self.origin[:k], self.sources)
         keep = np.nonzero(self.depths() <= depth)[0]
         if len(keep) > nodes:
             score = self._monotone()
@@ -167,7 +171,7 @@ class DraftTree:
         return DraftTree(self.tokens, self.parents, self.source, score, self.origin, self.sources)
 
     def _is_chain(self) -> bool:
-        return bool(np.array_equal(self.parents, np.arange(-1, len(self) - 1)))
+        return bool((self.parents == np.arange(-1, len(self) - 1)).all())
 
     def _monotone(self) -> FloatArray:
         """Scores lowered to the parent's where they exceed it."""
@@ -204,8 +208,8 @@ class DraftTree:
             and self.tokens.max() < vocab_size
             and self.source.min() >= 0
             and self.source.max() < len(self.sources)
-            and (self.score >= 0).all()
-            and (self.score <= 1).all()
+            and self.score.min() >= 0  # False for NaN
+            and self.score.max() <= 1
             and self.origin.min() >= -1
         )
 

@@ -52,6 +52,13 @@ class _Copying:
     drafted: list[int] = field(default_factory=list)
     drafted_from: _Place | None = None
 
+    def restart(self) -> None:
+        """Nothing was copied yet; a predicted text is expected from its beginning."""
+        self.odds = {}
+        self.place = _Place(PREDICTION, 0, 0) if len(self.prediction) else None
+        self.lost = 0
+        self.drafted, self.drafted_from = [], None
+
     def text(self, source: str) -> array[int]:
         return (self.prediction if source == PREDICTION else self.history).tokens
 
@@ -81,8 +88,7 @@ class CopyDrafter:
 
     def begin(self, context: Context) -> State:
         state = _Copying(SuffixIndex(context.tokens), SuffixIndex(context.prediction))
-        if len(state.prediction):
-            state.place = _Place(PREDICTION, 0, 0)
+        state.restart()
         return state
 
     def propose(self, state: State, budget: DraftBudget) -> DraftTree:
@@ -105,7 +111,8 @@ class CopyDrafter:
                 draft = (draft * (n // period + 1))[:n]
                 origins = start + np.arange(n) % period
         copying.drafted = draft.tolist()
-        return DraftTree.chain(draft, source=place.source, scores=scores, origins=origins)
+        probability = np.frombuffer(array("f", scores), dtype=np.float32)
+        return DraftTree.chain(draft, source=place.source, scores=probability, origins=origins)
 
     def commit(self, state: State, verified: Verified) -> None:
         copying: _Copying = state
@@ -118,29 +125,28 @@ class CopyDrafter:
             while right < both and tokens[right] == copying.drafted[right]:
                 right += 1
             copying.odds_at(place).observe(place.length, accepted=right, failed=right < both)
-            copying.place, copying.lost = place, 0
+            if right or copying.place is None:  # a place that was wrong at once is no reason to give up an old one
+                copying.place, copying.lost = place, 0
         copying.drafted, copying.drafted_from = [], None
         copying.history.append(tokens)
         _follow(copying, tokens)
 
     def truncate(self, state: State, n: int) -> None:
+        """As if begun over the first n tokens: what was learned from the others goes too."""
         copying: _Copying = state
-        if n == len(copying.history):
-            return
         copying.history.truncate(n)
-        copying.drafted, copying.drafted_from = [], None
-        copying.place, copying.lost = None, 0
+        copying.restart()
 
     def fork(self, state: State) -> State:
         copying: _Copying = state
         odds = {key: value.fork() for key, value in copying.odds.items()}
-        drafted = copying.drafted[:]
-        return replace(
-            copying, history=copying.history.fork(), prediction=copying.prediction.fork(), odds=odds, drafted=drafted
-        )
+        # The prediction never changes, so both may read the same one; a proposal is replaced, never changed.
+        return replace(copying, history=copying.history.fork(), odds=odds)
 
     def close(self, state: State) -> None:
-        state.history, state.prediction, state.place = SuffixIndex(), SuffixIndex(), None
+        copying: _Copying = state
+        copying.history, copying.prediction = SuffixIndex(), SuffixIndex()
+        copying.restart()
 
     def _choose(self, copying: _Copying) -> _Place | None:
         """The likeliest place to copy from; of equals, the one already being copied, then the predicted text."""
@@ -151,6 +157,8 @@ class CopyDrafter:
                 if near is not None:
                     places.append(near)
             elif copying.place.position < len(copying.text(copying.place.source)):
+                if copying.place.length >= MAX_MATCH:
+                    return copying.place  # no search can find a longer match
                 places.append(copying.place)
         if len(copying.prediction):
             end = copying.history.tokens[-MAX_MATCH:]
@@ -196,10 +204,10 @@ def _realign(copying: _Copying) -> _Place | None:
     best: _Place | None = None
     expected = lost.position + copying.lost
     for position, token in enumerate(text[first : lost.position + _BEHIND], first + 1):
-        if token != last or position >= min(len(text), end):
+        if token != last or position == len(text):
             continue
-        k = 1
-        while k < min(position, MAX_MATCH) and text[position - 1 - k] == history[end - 1 - k]:
+        k, most = 1, min(position, end, MAX_MATCH)
+        while k < most and text[position - 1 - k] == history[end - 1 - k]:
             k += 1
         if best is None or (k, -abs(position - expected)) > (best.length, -abs(best.position - expected)):
             best = _Place(lost.source, position, k, aligned=True)

@@ -46,6 +46,9 @@ class _History:
                 del self._first[key]
         del self.tokens[n:]
 
+    def clear(self) -> None:
+        self._first, self.tokens = {}, array("i")
+
     def fork(self) -> _History:
         copy = _History(self._gamma)
         copy._first, copy.tokens = self._first.copy(), self.tokens[:]
@@ -102,4 +105,4 @@ class CopySpecDrafter:
         return state.fork()
 
     def close(self, state: State) -> None:
-        state.truncate(0)
+        state.clear()

@@ -10,7 +10,7 @@ _EDGES = (0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256)
 _PRIOR = (0.5, 0.25, 0.35, 0.5, 0.62, 0.7, 0.72, 0.83, 0.9, 0.93, 0.95, 0.965, 0.98, 0.985, 0.99, 0.995)
 """Acceptance per bucket before anything is known: replayed edits, renames, JSON and logs, pooled."""
 
-_WEIGHT = 4.0
+_WEIGHT = 2.0
 """The prior counts as this many observations."""
 
 _KEEP = 0.9
