@@ -1,0 +1,133 @@
+"""`FileTokenizer`: the `Tokenizer` seam over what was read from a model file, whatever its format."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from exactspec.target.chat import ChatTemplate, check_text
+
+# Texts of control tokens that end an answer, the list llama.cpp keeps (``llama_vocab``, special_eog_ids): a file names
+# one EOS, chat models end with another. The last three separate files in code models: the answer is over there, too.
+END_TEXTS = frozenset(
+    {
+        "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|eot|>", "<|end|>", "<|return|>", "<|call|>", "<|endoftext|>",
+        "<|end_of_text|>", "<end_of_turn>", "<end_of_utterance>", "</s>", "<eos>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]",
+        "<｜end▁of▁sentence｜>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>",
+    }
+)  # fmt: skip
+
+
+def looks_special(text: str) -> bool:
+    """Whether a token's text has the form of a control token (``<|...|>``), whatever its type in the file says.
+
+    The rule of llama.cpp's converter: ``<|fim_prefix|>`` is an ordinary added token in some tokenizer.json.
+    """
+    return (text.startswith("<|") and text.endswith("|>")) or (text.startswith("<｜") and text.endswith("｜>"))
+
+
+class Encoder(Protocol):
+    """Text to ids, with no special tokens. `first`: the piece stands at the very start of the text (some
+    vocabularies put a space in front of that)."""
+
+    def __call__(self, text: str, *, first: bool) -> list[int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A special token: its text and id. `lstrip`, `rstrip`: it swallows white space before or after it."""
+
+    text: str
+    id: int
+    lstrip: bool = False
+    rstrip: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FileTokenizer:
+    """A `Tokenizer`. `pieces` [vocab_size]: the bytes of every id. `controls`: the special tokens."""
+
+    encoder: Encoder
+    pieces: Sequence[bytes]
+    controls: Sequence[Control]
+    eos_ids: frozenset[int]
+    bos_id: int | None
+    template: ChatTemplate | None
+    _search: re.Pattern[str] | None = field(init=False)
+    _ids: Mapping[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        for token in self.eos_ids | ({self.bos_id} if self.bos_id is not None else set()):
+            if not 0 <= token < len(self.pieces):
+                raise ValueError(f"special token {token} is outside the vocabulary of {len(self.pieces)}")
+        object.__setattr__(self, "_search", _pattern(self.controls))
+        object.__setattr__(self, "_ids", {control.text: control.id for control in self.controls})
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.pieces)
+
+    @property
+    def has_chat_template(self) -> bool:
+        return self.template is not None
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of plain text; see `Tokenizer.encode`. ValueError if it is not valid Unicode."""
+        check_text(text)
+        return self.encoder(text, first=True) if text else []
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes one id stands for, b"" for control tokens and unused ids."""
+        if not 0 <= token < len(self.pieces):
+            raise ValueError(f"token {token} is outside the vocabulary of {len(self.pieces)}")
+        return self.pieces[token]
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> list[int]:
+        """Ids of a templated conversation; see `Tokenizer.chat`."""
+        if self.template is None:
+            raise ValueError("the model has no chat template; give the prompt as plain text")
+        text, marker = self.template.render(messages, add_generation_prompt=add_generation_prompt)
+        ids = self._encode_marked(text, marker)
+        if self.bos_id is not None:
+            while ids[:2] == [self.bos_id, self.bos_id]:
+                del ids[0]
+        return ids
+
+    def _encode_marked(self, text: str, marker: str) -> list[int]:
+        ids: list[int] = []
+        at = 0
+        for match in self._search.finditer(text) if self._search is not None else ():
+            self._plain(text[at : match.start()], marker, at == 0, ids)
+            found = match.group()
+            ids.append(self._ids[found if found in self._ids else found.strip()])
+            at = match.end()
+        self._plain(text[at:], marker, at == 0, ids)
+        return ids
+
+    def _plain(self, text: str, marker: str, first: bool, ids: list[int]) -> None:
+        text = text.replace(marker, "")
+        if text:
+            ids += self.encoder(text, first=first)
+
+
+def _pattern(controls: Sequence[Control]) -> re.Pattern[str] | None:
+    """One pattern for all special tokens, the longest first where one begins with another."""
+    if not controls:
+        return None
+    ordered = sorted(controls, key=lambda control: len(control.text), reverse=True)
+    return re.compile(
+        "|".join(
+            (r"\s*" if c.lstrip else "") + re.escape(c.text) + (r"\s*" if c.rstrip else "") for c in ordered if c.text
+        )
+    )
+
+
+def end_ids(controls: Iterable[Control], stated: Iterable[int | None]) -> frozenset[int]:
+    """Every id that ends an answer: those the file states and those known by their text."""
+    texts = {control.text: control.id for control in controls}
+    ends = {id for text, id in texts.items() if text in END_TEXTS}
+    if {"<|return|>", "<|call|>", "<|end|>"} <= texts.keys():  # there, <|end|> only ends one message of several
+        ends.discard(texts["<|end|>"])
+    return frozenset(ends | {id for id in stated if id is not None})
