@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from exactspec.drafters.copy import CopyDrafter, CopySpecDrafter
+    from exactspec.drafters import CopyDrafter, CopySpecDrafter
     from exactspec.engine import Engine
     from exactspec.params import SamplingParams, Speculation
     from exactspec.results import Chunk, Completion, Metrics, StepRecord, TokenInfo
@@ -41,13 +41,16 @@ def __getattr__(name: str) -> Any:
     homes = {
         "params": ("SamplingParams", "Speculation"),
         "results": ("Chunk", "Completion", "Metrics", "StepRecord", "TokenInfo"),
-        "drafters.copy": ("CopyDrafter", "CopySpecDrafter"),
+        "drafters": ("CopyDrafter", "CopySpecDrafter"),
         "engine": ("Engine",),
         "session": ("Session",),
         "stream": ("Stream",),
     }
     if name == "__version__":
-        return metadata.version("exactspec")
+        try:
+            return metadata.version("exactspec")
+        except metadata.PackageNotFoundError:  # a source tree on the path, not installed
+            return "0+source"
     for home, names in homes.items():
         if name in names:
             return getattr(import_module(f"exactspec.{home}"), name)

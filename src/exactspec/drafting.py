@@ -19,17 +19,6 @@ _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 
-def drafter_for(speculation: Speculation) -> Drafter | None:
-    """The drafter that a `Speculation` names; None for "none"."""
-    if speculation.draft == "none":
-        return None
-    from exactspec.drafters.copy import CopyDrafter, CopySpecDrafter
-
-    if speculation.draft == "copyspec":
-        return CopySpecDrafter(gamma=speculation.gamma, block=speculation.block)
-    return CopyDrafter(min_match=speculation.min_match)
-
-
 def check_drafter(drafter: object) -> Drafter:
     """Raises ValueError, naming what is missing, so that a wrong drafter fails at start-up and not in a request."""
     missing = [name for name in _METHODS if not callable(getattr(drafter, name, None))]
@@ -84,6 +73,8 @@ class Drafting:
         if nodes < 1 or self._drafter is None:
             return DraftTree.empty()
         proposed = self._drafter.propose(self._state, DraftBudget(nodes, max_depth))
+        if proposed is None:  # breaks the contract, but can only mean "nothing"
+            return DraftTree.empty()
         if not isinstance(proposed, DraftTree):
             raise TypeError(f"propose returned {type(proposed).__name__}, not a DraftTree")
         if not len(proposed):

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, overload
 
+from exactspec.drafters import make_drafter
 from exactspec.drafters.base import Drafter
-from exactspec.drafting import Drafting, check_drafter, drafter_for
+from exactspec.drafting import Drafting, check_drafter
 from exactspec.params import SamplingParams, Speculation
 from exactspec.prompts import Prompt, check_ids, encode_prediction, encode_prompt, is_many
 from exactspec.request import Request
@@ -198,7 +199,7 @@ class Engine:
     def _drafting(self, speculation: Speculation | None) -> Drafting:
         own = self._own_drafter if speculation is None else None
         chosen = speculation or self.speculation
-        return Drafting(own or drafter_for(chosen), chosen, vocab_size=self.target.vocab_size)
+        return Drafting(own or make_drafter(chosen), chosen, vocab_size=self.target.vocab_size)
 
     def _stream(
         self, request: Request, on_end: Callable[[Request, Completion], None], progress: Progress | None
