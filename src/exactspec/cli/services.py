@@ -1,0 +1,120 @@
+"""What a command talks to: the engine it opens and the three standard streams. Tests pass their own."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, Protocol, TextIO, TypeAlias
+
+from exactspec.params import SamplingParams, Speculation
+from exactspec.results import Chunk
+
+Message: TypeAlias = Mapping[str, Any]
+Prompt: TypeAlias = str | Sequence[Message]
+Stream: TypeAlias = Generator[Chunk, None, None]
+
+
+class CliError(Exception):
+    """A mistake of the caller: shown as one line that says what to do; exit code 2."""
+
+
+class TokenizerLike(Protocol):
+    @property
+    def has_chat_template(self) -> bool: ...
+
+    def token_bytes(self, token: int) -> bytes: ...
+
+
+class TargetLike(Protocol):
+    @property
+    def max_length(self) -> int: ...
+
+
+class SessionLike(Protocol):
+    def stream(self, prompt: Any, params: SamplingParams, *, speculation: Speculation | None = None) -> Stream: ...
+
+
+class EngineLike(Protocol):
+    """The part of `exactspec.Engine` that the command line uses."""
+
+    @property
+    def tokenizer(self) -> TokenizerLike: ...
+
+    @property
+    def target(self) -> TargetLike: ...
+
+    def stream(
+        self,
+        prompt: Any,
+        params: SamplingParams,
+        *,
+        speculation: Speculation | None = None,
+        prediction: str | None = None,
+    ) -> Stream: ...
+
+    def session(self) -> SessionLike: ...
+
+
+class OpenEngine(Protocol):
+    """Loads a model by name; `progress` receives one-line notes while it does."""
+
+    def __call__(
+        self,
+        name: str,
+        *,
+        draft: str,
+        threads: int | None,
+        context: int | None,
+        cache_dtype: str,
+        progress: Callable[[str], None],
+    ) -> EngineLike: ...
+
+
+def open_engine(
+    name: str,
+    *,
+    draft: str,
+    threads: int | None,
+    context: int | None,
+    cache_dtype: str,
+    progress: Callable[[str], None],
+) -> EngineLike:
+    """The real engine. Imported here: numba and the kernels must not slow down ``--help``."""
+    from exactspec.engine import Engine
+
+    return Engine.from_pretrained(
+        name, draft=draft, threads=threads, context=context, cache_dtype=cache_dtype, progress=progress
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """Everything outside the command line that a command may touch.
+
+    `stdin` is read as bytes, so that text which is not UTF-8 is reported and never guessed. `ask` reads one line
+    of an interactive chat (`input`, with line editing). `stdout` gets answers only; notes go to `stderr`.
+    """
+
+    stdin: BinaryIO
+    stdout: TextIO
+    stderr: TextIO
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    open_engine: OpenEngine = open_engine
+    ask: Callable[[str], str] = input
+
+    @classmethod
+    def of_process(cls) -> Services:
+        """The process's own streams. A terminal that cannot show a character shows a replacement instead."""
+        for stream in (sys.stdout, sys.stderr):
+            encoding = (getattr(stream, "encoding", None) or "").lower().replace("-", "")
+            if encoding != "utf8" and hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="replace")
+        stdin = sys.stdin.buffer if sys.stdin is not None else io.BytesIO()
+        return cls(stdin=stdin, stdout=sys.stdout, stderr=sys.stderr)
+
+    def note(self, text: str) -> None:
+        """One line for the person, never part of the answer."""
+        print(" ".join(text.split()), file=self.stderr, flush=True)
