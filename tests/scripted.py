@@ -261,9 +261,7 @@ class Oracle(TestDrafter):
         n = len(history)
         tokens = self.text[n : n + self.length]
         if self.wrong_every:
-            tokens = [
-                (t + 1) % self.vocab_size if (n + i) % self.wrong_every == 0 else t for i, t in enumerate(tokens)
-            ]
+            tokens = [(t + 1) % self.vocab_size if (n + i) % self.wrong_every == 0 else t for i, t in enumerate(tokens)]
         return DraftTree.chain(tokens, source=self.name, origins=range(n, n + len(tokens)))
 
 

@@ -15,6 +15,7 @@ from scripted import (
     EOS,
     ByteTokenizer,
     IdTokenizer,
+    ListCache,
     ListTarget,
     Oracle,
     Raising,
@@ -34,7 +35,13 @@ PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9] * 3
 GREEDY = SamplingParams(max_tokens=220)
 SAMPLED = SamplingParams(max_tokens=220, temperature=1.0, top_p=0.9, seed=11)
 PENALISED = SamplingParams(
-    max_tokens=120, temperature=0.8, seed=5, frequency_penalty=0.7, repetition_penalty=1.2, min_p=0.02, logit_bias={7: 3.0}
+    max_tokens=120,
+    temperature=0.8,
+    seed=5,
+    frequency_penalty=0.7,
+    repetition_penalty=1.2,
+    min_p=0.02,
+    logit_bias={7: 3.0},
 )
 
 
@@ -65,7 +72,11 @@ def drafters(text: Sequence[int]) -> dict[str, Any]:
         "liar": Oracle([(t + 1) % VOCAB for t in text], length=12),
         "random tree": RandomTree(vocab_size=VOCAB, text=text, nodes=40),
         "random rubbish": RandomTree(vocab_size=VOCAB, seed=4),
-        **{f"raising {m} {n}": Raising(m, text, call=n) for m in ("begin", "propose", "commit", "close") for n in (1, 4)},
+        **{
+            f"raising {m} {n}": Raising(m, text, call=n)
+            for m in ("begin", "propose", "commit", "close")
+            for n in (1, 4)
+        },
     }
 
 
@@ -88,17 +99,14 @@ def test_plain_equals_the_naive_loop() -> None:
 
 def test_a_wrong_commit_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison above can fail: a cache that keeps one accepted row too few gives other tokens."""
-    from scripted import ListCache
-
     expected = plain(GREEDY, order=None)
     right = ListCache.keep
     monkeypatch.setattr(ListCache, "keep", lambda self, rows: right(self, list(rows)[: max(1, len(rows) - 1)]))
-    draft = Oracle([*PROMPT, *expected.token_ids])
-    with pytest.raises(AssertionError):
-        found = engine(hash_target(order=None), draft="copy").generate(PROMPT, GREEDY)
-        drafted = engine(hash_target(order=None), draft=draft).generate(PROMPT, GREEDY)
-        assert found.token_ids == expected.token_ids
-        assert drafted.token_ids == expected.token_ids
+    oracle = Oracle([*PROMPT, *expected.token_ids])
+    # The drafter's own checks of the contract see it too and switch it off; without them:
+    monkeypatch.setattr(Oracle, "commit", lambda self, state, verified: state.extend(verified.tokens.tolist()))
+    found = engine(hash_target(order=None), draft=oracle, prefill_chunk=1).generate(PROMPT, GREEDY)
+    assert found.token_ids != expected.token_ids
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 7, 44, 45, 256])
@@ -154,7 +162,9 @@ def test_stats_of_a_drafter_that_is_always_right_and_always_wrong() -> None:
     right = engine(draft=Oracle(text, length=4)).generate(PROMPT, SamplingParams(max_tokens=100)).metrics
     assert right.num_accepted_tokens == right.num_draft_tokens
     assert right.tau == 5
-    wrong = engine(draft=Oracle([t + 1 if t < 96 else 0 for t in text])).generate(PROMPT, SamplingParams(max_tokens=100))
+    wrong = engine(draft=Oracle([t + 1 if t < 96 else 0 for t in text])).generate(
+        PROMPT, SamplingParams(max_tokens=100)
+    )
     assert wrong.metrics.num_accepted_tokens == 0
     assert wrong.metrics.tau == 1
     assert wrong.metrics.num_draft_tokens > 0
@@ -388,8 +398,9 @@ def test_random_numbers_are_keyed_by_place_and_choice() -> None:
     whole = engine().generate(PROMPT, SAMPLED)
     assert whole.seed == 11
     cut = 30
-    rest = engine(draft="none").generate([*PROMPT, *whole.token_ids[:cut]], SamplingParams(
-        max_tokens=220 - cut, temperature=1.0, top_p=0.9, seed=11))
+    rest = engine(draft="none").generate(
+        [*PROMPT, *whole.token_ids[:cut]], SamplingParams(max_tokens=220 - cut, temperature=1.0, top_p=0.9, seed=11)
+    )
     assert rest.token_ids == whole.token_ids[cut:]
     other = engine().generate(PROMPT, SamplingParams(max_tokens=220, temperature=1.0, top_p=0.9, seed=11, choice=1))
     assert other.token_ids != whole.token_ids

@@ -140,8 +140,7 @@ def test_an_exception_in_a_forward_leaves_everything_usable(at: int, error: type
     stream = e.stream(PROMPT, PARAMS)
     seen: list[Chunk] = []
     with pytest.raises(error):
-        for chunk in stream:
-            seen.append(chunk)
+        seen.extend(stream)
     done = stream.completion
     assert done is not None
     assert done.finish_reason == "cancelled"
@@ -175,8 +174,7 @@ def test_an_interrupt_in_the_walk_shows_no_token_of_its_step(where: str, monkeyp
     stream = session.stream(PROMPT, PARAMS)
     seen: list[Chunk] = []
     with pytest.raises(KeyboardInterrupt):
-        for chunk in stream:
-            seen.append(chunk)
+        seen.extend(stream)
     done = stream.completion
     assert done is not None
     assert len(seen) == 3

@@ -36,7 +36,9 @@ def rows(*argmax: int) -> SegmentRows:
     return SegmentRows(np.array(argmax), empty, none, empty, empty, empty)
 
 
-def tree(tokens: list[int], parents: list[int], source: list[int] | None = None, origin: list[int] | None = None) -> DraftTree:
+def tree(
+    tokens: list[int], parents: list[int], source: list[int] | None = None, origin: list[int] | None = None
+) -> DraftTree:
     n = len(tokens)
     return DraftTree(
         np.array(tokens),

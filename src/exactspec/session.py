@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from exactspec.drafting import Drafting
 from exactspec.params import SamplingParams, Speculation
-from exactspec.prompts import Prompt, check_ids, common_prefix, encode_prompt, is_many, is_messages
+from exactspec.prompts import Prompt, common_prefix, is_many, is_messages
 from exactspec.request import Request
 from exactspec.results import Completion
 from exactspec.splice import Transcript
@@ -135,13 +135,12 @@ class Session:
         """The template's ids (None for texts and ids), and those to use."""
         if is_many(prompt):
             raise ValueError("a session takes one prompt at a time")
-        templated = encode_prompt(prompt, self._engine.tokenizer)
+        given = self._engine.encode(prompt)
         if not is_messages(prompt):
-            check_ids(templated, vocab_size=self._engine.target.vocab_size, max_length=self._engine.target.max_length)
-            return None, templated
-        ids = self._transcript.splice(templated)
-        check_ids(ids, vocab_size=self._engine.target.vocab_size, max_length=self._engine.target.max_length)
-        return templated, ids
+            return None, given
+        spliced = self._transcript.splice(given)
+        # The template's ids may be fewer, and fit where the generated ones do not.
+        return given, spliced if len(spliced) <= self._engine.target.max_length else given
 
     def _close_drafting(self) -> None:
         if self._drafting is not None:

@@ -51,12 +51,14 @@ class Transcript:
         return head + list(turn.reply) + rest[end:]
 
     def record(self, templated: Sequence[int], used: Sequence[int], reply: Sequence[int], text: str) -> None:
-        """A turn ended: `used` is ``splice(templated)``, `reply` the generated ids, `text` what the caller was given
-        of them (without the ending token or stop string)."""
+        """A turn ended: `used` is ``splice(templated)`` or `templated`, `reply` the generated ids, `text` what the
+        caller was given of them (without the ending token or stop string)."""
         data = text.encode()
         end = self._end_of(data, reply)
-        common = common_prefix(self._templated, templated)
-        self._turns = [t for t in self._turns if t.templated <= common and t.templated < len(templated)]
+        common, in_use = common_prefix(self._templated, templated), common_prefix(self._used, used)
+        self._turns = [
+            t for t in self._turns if t.templated <= common and t.used <= in_use and t.templated < len(templated)
+        ]
         self._turns.append(_Turn(len(templated), len(used), None if end is None else tuple(reply[:end]), data))
         self._templated, self._used = list(templated), list(used)
 
