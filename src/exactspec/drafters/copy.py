@@ -161,8 +161,7 @@ class CopyDrafter:
                     return copying.place  # no search can find a longer match
                 places.append(copying.place)
         if len(copying.prediction):
-            end = copying.history.tokens[-MAX_MATCH:]
-            places += [_Place(PREDICTION, *found) for found in copying.prediction.match(end)[:1]]
+            places += [_Place(PREDICTION, *found) for found in copying.prediction.match(copying.history)[:1]]
         places += [_Place(HISTORY, *found) for found in copying.history.match()[:1]]
         best: _Place | None = None
         odds = 0.0

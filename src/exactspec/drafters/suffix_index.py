@@ -8,12 +8,14 @@ above all older ones. Three properties follow:
   longer matches later: one walk gives all answers;
 * such a tree has one shape only, given its positions, so removing the newest position is the inverse of adding
   it: truncating leaves exactly what would be there had the later tokens never come;
-* it is three int32 per token and nothing else.
+* it is four int32 per token and nothing else.
 
 This is the match finder of LZ77 compressors ("binary tree", as in LZMA), turned round: keys are the tokens before a
 position instead of those behind it. Contexts are compared over at most `MAX_MATCH` tokens, so runs of one token
-and texts repeated whole cost no more than others; contexts equal that far are one node, its newest position.
-A walk is a descent in a tree: about 2 ln(positions of that last token) comparisons on ordinary text.
+and texts repeated whole cost no more than others; contexts equal that far are one node, its newest position. The
+order of two tokens is that of their scrambled ids: by plain ids a table of rising numbers would make a tree as deep
+as it is long. A walk is a descent: about 2 ln(positions with that last token) comparisons on any text not made to
+defeat the scrambling.
 """
 
 from __future__ import annotations
@@ -31,6 +33,28 @@ MAX_MATCH = 64
 _BULK = 256
 """From this many tokens on, filling an empty index by sorting is quicker than one by one."""
 
+_FEW = 24
+"""For fewer tokens plain Python is quicker than numpy."""
+
+
+def _scramble(ids: array[int]) -> array[int]:
+    """One-to-one on 32 bits (the finaliser of MurmurHash3), so equal keys mean equal tokens."""
+    if len(ids) >= _FEW:
+        many = np.frombuffer(ids, dtype=np.uint32).copy()
+        many ^= many >> np.uint32(16)
+        many *= np.uint32(0x85EBCA6B)
+        many ^= many >> np.uint32(13)
+        many *= np.uint32(0xC2B2AE35)
+        many ^= many >> np.uint32(16)
+        return array("I", many.tobytes())
+    keys = array("I")
+    for x in ids:
+        x &= 0xFFFFFFFF
+        x = ((x ^ (x >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
+        x = ((x ^ (x >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
+        keys.append(x ^ (x >> 16))
+    return keys
+
 
 class SuffixIndex:
     """Tokens, and every earlier place that continues their end. Not thread-safe.
@@ -42,13 +66,14 @@ class SuffixIndex:
     [(2, 2), (5, 1)]
     """
 
-    __slots__ = ("_roots", "_same", "_sons", "_tokens")
+    __slots__ = ("_keys", "_roots", "_same", "_sons", "_tokens")
 
     def __init__(self, tokens: Sequence[int] | IntArray = ()) -> None:
         self._tokens = array("i")
+        self._keys = array("I")  # the same, scrambled: what is compared
         self._sons = array("i", (0, 0))  # of position p: [2p] smaller contexts, [2p + 1] larger ones; 0: none
         self._same = array("i", (0,))  # of position p: the next older position with an equal context; 0: none
-        self._roots: dict[int, int] = {}  # last token of the context -> newest position
+        self._roots: dict[int, int] = {}  # key of the context's last token -> newest position
         self.append(tokens)
 
     def __len__(self) -> int:
@@ -62,13 +87,14 @@ class SuffixIndex:
     @property
     def nbytes(self) -> int:
         """Bytes held, the dictionary of last tokens estimated at 100 a key."""
-        return 4 * (len(self._tokens) + len(self._sons) + len(self._same)) + 100 * len(self._roots)
+        return 4 * (2 * len(self._tokens) + len(self._sons) + len(self._same)) + 100 * len(self._roots)
 
     def append(self, tokens: Sequence[int] | IntArray) -> None:
         """Add tokens at the end. Ids must fit int32 (OverflowError otherwise, before anything is added)."""
         new = array("i", tokens.tolist() if isinstance(tokens, np.ndarray) else tokens)
         first = len(self._tokens)
         self._tokens.extend(new)
+        self._keys.extend(_scramble(new))
         added = max(len(self._tokens) - len(self._same), 0)  # position 0 has its slots from the start
         self._sons.extend(array("i", bytes(8 * added)))
         self._same.extend(array("i", bytes(4 * added)))
@@ -76,7 +102,7 @@ class SuffixIndex:
             self._build()
             return
         for position in range(max(first, 1), len(self._tokens)):
-            last = self._tokens[position - 1]
+            last = self._keys[position - 1]
             self._same[position] = self._split(position, self._roots.get(last, 0))
             self._roots[last] = position
 
@@ -89,42 +115,43 @@ class SuffixIndex:
             raise ValueError(f"cannot truncate {len(self._tokens)} tokens to {n}")
         for position in range(len(self._tokens) - 1, max(n, 1) - 1, -1):
             self._remove(position)
-        del self._tokens[n:], self._sons[2 * max(n, 1) :], self._same[max(n, 1) :]
+        del self._tokens[n:], self._keys[n:], self._sons[2 * max(n, 1) :], self._same[max(n, 1) :]
 
     def fork(self) -> SuffixIndex:
         """An independent copy."""
         copy = SuffixIndex()
-        copy._tokens, copy._sons, copy._same = self._tokens[:], self._sons[:], self._same[:]
-        copy._roots = self._roots.copy()
+        copy._tokens, copy._keys, copy._roots = self._tokens[:], self._keys[:], self._roots.copy()
+        copy._sons, copy._same = self._sons[:], self._same[:]
         return copy
 
-    def match(self, suffix: Sequence[int] | None = None) -> list[tuple[int, int]]:
+    def match(self, of: SuffixIndex | None = None) -> list[tuple[int, int]]:
         """(position, length) of earlier places with the same tokens before them, longest first.
 
         For every length the most recent place that has it; shorter matches are given only where more recent than
         the longer ones. `length` is at least 1 and at most `MAX_MATCH`; ``tokens[position]`` is what came next.
-        `suffix`: what to look up (its last `MAX_MATCH` tokens count); by default the text's own end.
+        `of`: look up the end of that text in this one; by default this one's own end.
         """
-        tokens, sons = self._tokens, self._sons
-        text = tokens if suffix is None else suffix
-        end = len(text)
-        if not end:
+        keys, sons = self._keys, self._sons
+        text = keys if of is None else of._keys
+        end = len(text) - 1
+        if end < 0:
             return []
-        node = self._roots.get(text[end - 1], 0)
-        longest = end if end < MAX_MATCH else MAX_MATCH
+        node = self._roots.get(text[end], 0)
+        longest = end + 1 if end < MAX_MATCH else MAX_MATCH
         found: list[tuple[int, int]] = []
         below = above = best = 0
         while node:
             k = below if below < above else above
             most = node if node < longest else longest
-            while k < most and tokens[node - 1 - k] == text[end - 1 - k]:
+            last = node - 1
+            while k < most and keys[last - k] == text[end - k]:
                 k += 1
             if k > best:
                 found.append((node, k))
                 best = k
             if k == longest:
                 break
-            if k == node or tokens[node - 1 - k] < text[end - 1 - k]:
+            if k == node or keys[last - k] < text[end - k]:
                 below, node = k, sons[2 * node + 1]
             else:
                 above, node = k, sons[2 * node]
@@ -133,18 +160,18 @@ class SuffixIndex:
 
     def _split(self, position: int, node: int) -> int:
         """Hang the tree `node` of older positions below `position`; the position with an equal context, or 0."""
-        tokens, sons = self._tokens, self._sons
+        keys, sons = self._keys, self._sons
         low, high = 2 * position, 2 * position + 1  # where the next smaller and the next larger subtree go
         below = above = 1  # the last token is shared by all
         while node:
             k = below if below < above else above
             most = node if node < MAX_MATCH else MAX_MATCH
-            while k < most and tokens[node - 1 - k] == tokens[position - 1 - k]:
+            while k < most and keys[node - 1 - k] == keys[position - 1 - k]:
                 k += 1
             if k == MAX_MATCH:
                 sons[low], sons[high] = sons[2 * node], sons[2 * node + 1]
                 return node
-            if k == node or tokens[node - 1 - k] < tokens[position - 1 - k]:
+            if k == node or keys[node - 1 - k] < keys[position - 1 - k]:
                 sons[low] = node
                 low = 2 * node + 1
                 below, node = k, sons[low]
@@ -157,7 +184,7 @@ class SuffixIndex:
 
     def _remove(self, position: int) -> None:
         """Take out the newest position of all, which is the root of its tree."""
-        sons, last = self._sons, self._tokens[position - 1]
+        sons, last = self._sons, self._keys[position - 1]
         small, large = sons[2 * position], sons[2 * position + 1]
         slot = 0  # position 0 has no context, so its first slot can hold the new root
         while small and large:
@@ -180,15 +207,15 @@ class SuffixIndex:
 
     def _restore(self, position: int) -> None:
         """Put a position that an equal newer one had replaced back into the tree at slot 0."""
-        tokens, sons = self._tokens, self._sons
+        keys, sons = self._keys, self._sons
         slot, node = 0, sons[0]
         below = above = 1
         most = position if position < MAX_MATCH else MAX_MATCH
         while node > position:
             k = below if below < above else above
-            while k < most and tokens[node - 1 - k] == tokens[position - 1 - k]:
+            while k < most and keys[node - 1 - k] == keys[position - 1 - k]:
                 k += 1
-            if k < position and tokens[node - 1 - k] < tokens[position - 1 - k]:
+            if k < position and keys[node - 1 - k] < keys[position - 1 - k]:
                 slot, below = 2 * node + 1, k
             else:
                 slot, above = 2 * node, k
@@ -198,7 +225,7 @@ class SuffixIndex:
 
     def _build(self) -> None:
         """Index the whole text at once: sort the contexts, then build each tree from left to right."""
-        text = np.array(self._tokens, dtype=np.int64)[:-1]  # the context of position p ends at text[p - 1]
+        text = np.array(self._keys, dtype=np.int64)[:-1]  # the context of position p ends at text[p - 1]
         rank = np.unique(text, return_inverse=True)[1]
         width = 1
         while width < MAX_MATCH and rank.max() + 1 < len(rank):  # rank by `width` tokens, then by twice as many
