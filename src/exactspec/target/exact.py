@@ -62,7 +62,7 @@ class ExactTarget:
         self.threads = self.cpu.threads if threads is None else threads
         kernel = load_kernels(self.cpu, home=home, progress=progress)
         self.packed = pack_model(source)
-        self.identity = _identity(source.sha256, self.cpu, cache_dtype)
+        self.identity = identity_of(source.sha256, self.cpu, cache_dtype)
         self._lock = threading.Lock()
         self._rope = RopeTable(config, self.packed.sizes.half_pad)
         self._frames = np.zeros(1, dtype=FRAME)
@@ -253,7 +253,8 @@ def _layer_table(model: PackedModel) -> np.ndarray[Any, Any]:
     return table
 
 
-def _identity(weights: str, cpu: CpuInfo, cache_dtype: str) -> str:
+def identity_of(weights: str, cpu: CpuInfo, cache_dtype: str) -> str:
+    """What equal bits are promised for. `weights`: SHA-256 of the weights file in hex, of which 16 digits are kept."""
     import llvmlite
     import numba
 
