@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import asdict
 from typing import Annotated
@@ -44,11 +45,15 @@ def _print_table(stored: tuple[DiskUse, ...], services: Services) -> None:
     for model in NAMED_MODELS.values():
         if model.name not in complete:
             table.add_row(model.name, _size(model.bytes), "can be pulled", model.licence, model.note)
-    # Into a pipe: one line a model, whatever its width.
     console = Console(file=services.stdout)
-    if not console.is_terminal:
-        console = Console(file=services.stdout, width=250)
-    console.print(table, highlight=False, markup=False)
+    if console.is_terminal:
+        console.print(table, highlight=False, markup=False)
+        return
+    # Into a pipe: one line a model, whatever its width, and no padding behind it.
+    console = Console(file=io.StringIO(), width=300)
+    with console.capture() as text:
+        console.print(table, highlight=False, markup=False)
+    print("\n".join(line.rstrip() for line in text.get().splitlines()), file=services.stdout)
 
 
 def _size(count: int) -> str:

@@ -232,8 +232,8 @@ class ModelStore:
                         fetched = self._fetch_hub(name, *hub_id, partial, tell)
                     _publish(name, fetched, partial, final)
                 finally:
-                    with contextlib.suppress(OSError):  # stays if it holds something to continue from
-                        partial.rmdir()
+                    if disk_use(partial) == 0:  # nothing that a later pull could continue from
+                        shutil.rmtree(partial, ignore_errors=True)
                 found = self._stored(name, model, rehash=False)
         assert found is not None
         return found

