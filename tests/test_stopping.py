@@ -118,25 +118,42 @@ def test_matches_complete_before_the_minimum_are_ignored(text, stops, n):
     assert len(ids) == (len(text) if match is None else match[1])
 
 
-@given(data=st.lists(st.binary(max_size=6), max_size=12))
-@settings(max_examples=500, deadline=None)
-def test_any_bytes_decode_as_a_whole_without_the_incomplete_tail(data):
+# The borders of UTF-8: overlong forms, surrogates, the last code point, bytes that never occur.
+EDGES = [bytes([b]) for b in b"\x41\x80\x8f\x90\x9f\xa0\xbf\xc0\xc2\xc3\xe0\xe2\xed\xef\xf0\xf4\xf5\xff"]
+
+
+def tail_by_trial(data: bytes) -> int:
+    """Length of the longest end which some more bytes turn into exactly one character."""
+    more = [first + b"\x80" * k for first in (b"\x80", b"\x90", b"\xa0") for k in (0, 1, 2)]
+    found = 0
+    for n in range(1, min(3, len(data)) + 1):
+        for m in more:
+            try:
+                found = n if len((data[-n:] + m).decode()) == 1 else found
+            except UnicodeDecodeError:
+                continue
+    return found
+
+
+def check_decoding(pieces: list[bytes]) -> None:
     d = Detokenizer()
-    joined = "".join(d.push(piece) for piece in data)
-    whole = b"".join(data)
-    # The incomplete tail: at most 3 bytes which some more bytes turn into one character.
-    tails = [n for n in (1, 2, 3) if n <= len(whole) and incomplete(whole[-n:])]
-    assert joined == whole[: len(whole) - max(tails, default=0)].decode("utf-8", "replace")
+    joined = "".join(d.push(piece) for piece in pieces)
+    whole = b"".join(pieces)
+    assert joined == whole[: len(whole) - tail_by_trial(whole)].decode("utf-8", "replace")
 
 
-def incomplete(tail: bytes) -> bool:
-    for more in (b"\x80", b"\x90", b"\xa0", b"\x80\x80", b"\x90\x80", b"\xa0\x80", b"\x80\x80\x80", b"\x90\x80\x80"):
-        try:
-            if len((tail + more).decode()) == 1:
-                return True
-        except UnicodeDecodeError:
-            pass
-    return False
+def test_every_short_sequence_of_edge_bytes_decodes_as_a_whole():
+    for n in (1, 2, 3):
+        for pieces in itertools.product(EDGES, repeat=n):
+            check_decoding(list(pieces))
+
+
+@given(
+    pieces=st.lists(st.one_of(st.sampled_from(EDGES), st.binary(max_size=6), st.text().map(str.encode)), max_size=16)
+)
+@settings(max_examples=300, deadline=None)
+def test_any_bytes_decode_as_a_whole_without_the_incomplete_tail(pieces):
+    check_decoding(pieces)
 
 
 @given(stops=stop_lists, text=texts)
