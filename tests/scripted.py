@@ -114,15 +114,19 @@ class ListTarget:
         n = len(tokens)
         argmax, index = np.full(n, -1), np.full(n, -1)
         asked: list[FloatArray] = []
-        paths: list[list[int]] = []
+        depth: list[int] = []
         for row in range(n):
-            path = (paths[parents[row]] if row else cache.tokens) + [tokens[row]]
-            if len(path) > self.max_length:
-                raise ValueError(f"position {len(path) - 1} is past the context of {self.max_length}")
-            self.last_position = max(self.last_position, len(path) - 1)
-            paths.append(path)
+            depth.append(depth[parents[row]] + 1 if row else 0)
+            position = cache.length + depth[row]
+            if position >= self.max_length:
+                raise ValueError(f"position {position} is past the context of {self.max_length}")
+            self.last_position = max(self.last_position, position)
             if wants[row] >= Want.ARGMAX:
-                logits = self._logits(path)
+                above, at = [tokens[row]], row
+                while at:
+                    at = parents[at]
+                    above.append(tokens[at])
+                logits = self._logits(cache.tokens + above[::-1])
                 argmax[row] = int(logits.argmax())
                 if wants[row] >= Want.LOGITS:
                     index[row] = len(asked)
