@@ -26,7 +26,12 @@ def decode(text: str, alphabet: Mapping[str, int]) -> bytes:
     try:
         return bytes([alphabet[character] for character in text])
     except KeyError:
-        return text.encode("utf-8", "surrogateescape")
+        return encoded(text)
+
+
+def encoded(text: str) -> bytes:
+    """UTF-8 of a token's text; bytes that were no UTF-8 (kept as lone surrogates) come back as they were."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 def byte_of(text: str) -> int | None:

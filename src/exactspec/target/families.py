@@ -198,8 +198,7 @@ def check_config(config: ModelConfig) -> ModelConfig:
         raise ValueError(f"sizes must be positive, the file says {c.intermediate_size} and {c.max_position}")
     if c.num_heads % c.num_kv_heads:
         raise ValueError(f"{c.num_heads} heads cannot share {c.num_kv_heads} key-value heads evenly")
-    if c.head_dim % 2:
-        raise ValueError(f"head size {c.head_dim} is odd: rotary embedding needs pairs")
+    check_head_size(c.head_dim)
     if not (math.isfinite(c.rms_norm_eps) and c.rms_norm_eps >= 0):
         raise ValueError(f"norm epsilon {c.rms_norm_eps} is out of range")
     if not (math.isfinite(c.rope_theta) and c.rope_theta > 0):
@@ -255,8 +254,15 @@ def row_range(name: str, rows: int, start: int, stop: int | None) -> tuple[int, 
     return start, stop
 
 
+def check_head_size(head_dim: int) -> None:
+    """ValueError unless rotary embedding can pair the head's dimensions (and a damaged file asks for no gigabytes)."""
+    if not 0 < head_dim <= 65536 or head_dim % 2:
+        raise ValueError(f"head size {head_dim} is not supported: rotary embedding needs an even size up to 65536")
+
+
 def linear_divisors(factor: float, head_dim: int) -> npt.NDArray[np.float64]:
     """Linear position scaling: every frequency divided by `factor`."""
+    check_head_size(head_dim)
     return np.full(head_dim // 2, factor, dtype=np.float64)
 
 
@@ -266,6 +272,7 @@ def llama3_divisors(theta: float, head_dim: int, scaling: Mapping[str, Any]) -> 
     `scaling`: ``factor, low_freq_factor, high_freq_factor, original_max_position_embeddings`` of config.json.
     Method: ``apply_scaling`` of Meta's llama-models reference code, in float64.
     """
+    check_head_size(head_dim)
     factor, low, high = (float(scaling[key]) for key in ("factor", "low_freq_factor", "high_freq_factor"))
     original = float(scaling["original_max_position_embeddings"])
     if not (factor > 0 and 0 < low < high and original > 0):

@@ -125,10 +125,9 @@ def _config(header: GgufHeader, stored_divisors: npt.NDArray[np.float64] | None,
         raise ValueError("this GGUF file names no architecture")
     arch = str(metadata["general.architecture"])
     family = family_of(arch)
-    if int(metadata.get("split.count", 1)) > 1:
-        raise ValueError(
-            f"this GGUF file is one of {metadata['split.count']} parts; join them first: llama-gguf-split --merge"
-        )
+    parts = metadata.get("split.count", 1)
+    if parts not in (0, 1):
+        raise ValueError(f"this GGUF file is one of {parts} parts; join them first: llama-gguf-split --merge")
     get = _Keys(arch, metadata)
     _refuse_variants(get, tensors)
     hidden, heads = get.size("embedding_length"), get.size("attention.head_count")
@@ -139,6 +138,8 @@ def _config(header: GgufHeader, stored_divisors: npt.NDArray[np.float64] | None,
     rotary = get.size("rope.dimension_count", head_dim)
     if rotary != head_dim:
         raise ValueError(f"rotary embedding over a part of the head ({rotary} of {head_dim}) is not supported")
+    if get.size("block_count") > len(tensors):
+        raise ValueError(f"the file names {get.size('block_count')} layers and holds only {len(tensors)} tensors")
     max_position = get.size("context_length")
     check_window(get.size("attention.sliding_window", 0), context, max_position)
     if "token_embd.weight" not in tensors:
@@ -175,7 +176,10 @@ class _Keys:
         return self._metadata.get(f"{self._prefix}.{key}", default)
 
     def size(self, key: str, default: int | None = None) -> int:
-        return int(self._number(key, default))
+        value = int(self._number(key, default))
+        if not 0 <= value < 2**31:
+            raise ValueError(f"{self._prefix}.{key} is out of range: {value}")
+        return value
 
     def real(self, key: str, default: float | None = None) -> float:
         # The file's float32 is the model's own value rounded: 1e-5 is stored as 9.999999747378752e-06.
@@ -196,15 +200,15 @@ class _Keys:
 
 def _refuse_variants(get: _Keys, tensors: Mapping[str, GgufTensor]) -> None:
     """Keys that change the arithmetic of a supported architecture; ignoring one gives wrong text in silence."""
-    if int(get.value("expert_count", 0)) > 0 or any("_exps." in name for name in tensors):
+    if get.size("expert_count", 0) > 0 or any("_exps." in name for name in tensors):
         raise ValueError("the model has mixture-of-experts layers, which are not supported yet")
     if get.value("attention.causal", True) is False:
         raise ValueError("the model is not causal (an embedding model); it cannot generate text")
     for key in ("logit_scale", "embedding_scale", "residual_scale"):
-        if get.value(key, 0.0) not in (0.0, 1.0):
+        if get.real(key, 0.0) not in (0.0, 1.0):
             raise ValueError(f"{key} {get.value(key)} is not supported")
     for key in ("attention.scale", "attention.clamp_kqv", "attn_logit_softcapping", "final_logit_softcapping"):
-        if get.value(key, 0.0):
+        if get.real(key, 0.0):
             raise ValueError(f"{key} {get.value(key)} is not supported")
 
 
@@ -212,7 +216,7 @@ def _rope_divisors(get: _Keys, stored: npt.NDArray[np.float64] | None, head_dim:
     kind = str(get.value("rope.scaling.type", "linear"))
     if kind not in ("none", "linear"):
         raise ValueError(f"rope scaling {kind!r} is not supported (linear and Llama 3's are)")
-    factor = float(get.value("rope.scaling.factor", get.value("rope.scale_linear", 0.0))) if kind == "linear" else 0.0
+    factor = get.real("rope.scaling.factor", get.real("rope.scale_linear", 0.0)) if kind == "linear" else 0.0
     if factor in (0.0, 1.0):
         return stored
     linear = linear_divisors(factor, head_dim)

@@ -82,7 +82,11 @@ class _Cursor:
             end = at + 8 + unpack(data, at)[0]
             if end > size:
                 raise ValueError("the file is truncated: it ends inside its header")
-            out.append(data[at + 8 : end].decode("utf-8", "surrogateescape"))
+            item = data[at + 8 : end]
+            try:
+                out.append(item.decode())
+            except UnicodeDecodeError:
+                out.append(item.decode("utf-8", "surrogateescape"))
             at = end
         self.at = at
         return out

@@ -59,8 +59,8 @@ def _size(raw: Mapping[str, Any], key: str, default: int | None = None) -> int:
         value = default
     if value is None:
         raise ValueError(f"config.json has no {key}")
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"config.json: {key} should be an integer, it is {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
+        raise ValueError(f"config.json: {key} should be an integer in range, it is {value!r}")
     return value
 
 

@@ -74,6 +74,8 @@ class SafetensorsSource:
                 stored[name] = tensor
         stored = {_full(name): tensor for name, tensor in stored.items() if not name.endswith(_IGNORED)}
         self._config = _tie(_config(folder, context), stored)
+        if self._config.num_layers > len(stored):
+            raise ValueError(f"config.json names {self._config.num_layers} layers, there are {len(stored)} tensors")
         self._shapes = tensor_shapes(self._config)
         named = {name: hf_name(name) for name in self._shapes}
         check_tensors(self._config, {name: tensor.shape for name, tensor in stored.items()}, named)

@@ -11,7 +11,7 @@ import heapq
 import re
 from collections.abc import Mapping
 
-_SPACE = "\u2581"
+SPACE = "\u2581"
 
 
 class SentencePieceBpe:
@@ -35,12 +35,12 @@ class SentencePieceBpe:
         if len(byte_ids) not in (0, 256) or (not byte_ids and unknown is None):
             raise ValueError(f"the vocabulary has {len(byte_ids)} byte tokens: it needs all 256, or an unknown token")
         self._mergeable, self._defined, self._byte_ids = mergeable, defined, byte_ids
-        self._unknown, self._prefix = unknown, _SPACE if space_prefix else ""
+        self._unknown, self._prefix = unknown, SPACE if space_prefix else ""
         texts = sorted((text for text in defined if text), key=len, reverse=True)
         self._search = re.compile("|".join(re.escape(text) for text in texts)) if texts else None
 
     def __call__(self, text: str, *, first: bool) -> list[int]:
-        text = self._prefix + text.replace(" ", _SPACE)
+        text = self._prefix + text.replace(" ", SPACE)
         if self._search is None:
             return self._merge(text)
         ids: list[int] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -47,10 +47,11 @@ class Control:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FileTokenizer:
-    """A `Tokenizer`. `pieces` [vocab_size]: the bytes of every id. `controls`: the special tokens."""
+    """A `Tokenizer`. `piece`: the bytes of one id of `vocab_size`. `controls`: the special tokens."""
 
     encoder: Encoder
-    pieces: Sequence[bytes]
+    piece: Callable[[int], bytes]
+    vocab_size: int
     controls: Sequence[Control]
     eos_ids: frozenset[int]
     bos_id: int | None
@@ -60,14 +61,10 @@ class FileTokenizer:
 
     def __post_init__(self) -> None:
         for token in self.eos_ids | ({self.bos_id} if self.bos_id is not None else set()):
-            if not 0 <= token < len(self.pieces):
-                raise ValueError(f"special token {token} is outside the vocabulary of {len(self.pieces)}")
+            if not 0 <= token < self.vocab_size:
+                raise ValueError(f"special token {token} is outside the vocabulary of {self.vocab_size}")
         object.__setattr__(self, "_search", _pattern(self.controls))
         object.__setattr__(self, "_ids", {control.text: control.id for control in self.controls})
-
-    @property
-    def vocab_size(self) -> int:
-        return len(self.pieces)
 
     @property
     def has_chat_template(self) -> bool:
@@ -80,9 +77,9 @@ class FileTokenizer:
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes one id stands for, b"" for control tokens and unused ids."""
-        if not 0 <= token < len(self.pieces):
-            raise ValueError(f"token {token} is outside the vocabulary of {len(self.pieces)}")
-        return self.pieces[token]
+        if not 0 <= token < self.vocab_size:
+            raise ValueError(f"token {token} is outside the vocabulary of {self.vocab_size}")
+        return self.piece(token)
 
     def chat(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> list[int]:
         """Ids of a templated conversation; see `Tokenizer.chat`."""

@@ -36,7 +36,8 @@ def folder_tokenizer(folder: Path, vocab_size: int) -> FileTokenizer:
     source = _template(folder, settings)
     return FileTokenizer(
         encoder=_encoder(state, set(named)),
-        pieces=_pieces(state, added, set(named), vocab_size),
+        piece=_pieces(state, added, set(named), vocab_size).__getitem__,
+        vocab_size=vocab_size,
         controls=controls,
         eos_ids=end_ids(controls, _stated_eos(folder, vocab_size, named.get(variables.get("eos_token", "")))),
         bos_id=_bos(state, settings, named.get(variables.get("bos_token", ""))),
