@@ -119,7 +119,8 @@ class SegmentRows:
         at = int(self.logits_index[row])
         if at < 0:
             raise ValueError(f"row {row} has no logits: ask with Want.LOGITS")
-        return self.logits[at]
+        row: FloatArray = self.logits[at]
+        return row
 
 
 class Target(Protocol):
