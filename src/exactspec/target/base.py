@@ -119,8 +119,8 @@ class SegmentRows:
         at = int(self.logits_index[row])
         if at < 0:
             raise ValueError(f"row {row} has no logits: ask with Want.LOGITS")
-        row: FloatArray = self.logits[at]
-        return row
+        logits: FloatArray = self.logits[at]
+        return logits
 
 
 class Target(Protocol):
