@@ -121,7 +121,7 @@ class BackOff:
             self._misses += 1
             over = self._misses - self.PATIENCE
             self._pause = 0 if over < 0 else min(self.LONGEST, 2 ** min(over, 16))
-            if self._sure and over >= 0:
+            if self._sure and self._misses >= self.SMALL:
                 self._trust = False
         elif self._pause > 0:
             self._pause -= 1

@@ -1,0 +1,248 @@
+"""Budgets: what pays is verified, and a request with nothing to copy loses next to nothing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exactspec.budget import AdaptiveBudget, BackOff, Budget, CostModel, FixedBudget, make_budget
+from exactspec.drafters import make_drafter
+from exactspec.drafters.base import Context, DraftBudget, Drafter, Verified
+from exactspec.params import Speculation
+from exactspec.tree import DraftTree
+
+NOTHING: Any = None
+
+
+def chain(*scores: float) -> DraftTree:
+    return DraftTree.chain(list(range(len(scores))), source="copy", scores=list(scores))
+
+
+class TestCostModel:
+    def test_points_lines_between_and_beyond(self) -> None:
+        cost = CostModel()
+        assert [cost(rows) for rows in (1, 4, 8, 16, 32, 48)] == [1.0, 1.05, 1.4, 2.4, 4.0, 5.5]
+        assert cost(6) == pytest.approx(1.225)
+        assert cost(64) == pytest.approx(7.0)
+        assert CostModel(rows=(1, 2), cost=(1.0, 1.5))(5) == pytest.approx(3.0)
+
+    @pytest.mark.parametrize(
+        ("rows", "cost"),
+        [
+            ((1,), (1.0,)),
+            ((2, 4), (1.0, 2.0)),
+            ((1, 4), (2.0, 3.0)),
+            ((1, 1), (1.0, 2.0)),
+            ((1, 2, 3), (1.0, 2.0, 1.5)),
+        ],
+    )
+    def test_impossible_tables_are_refused(self, rows: tuple[int, ...], cost: tuple[float, ...]) -> None:
+        with pytest.raises(ValueError, match="cost"):
+            CostModel(rows=rows, cost=cost)
+
+
+class TestFixed:
+    def test_takes_all_up_to_its_size(self) -> None:
+        budget = FixedBudget(2)
+        assert budget.nodes() == 2
+        for _ in range(50):
+            assert len(budget.choose(chain(0.1, 0.01, 0.001))) == 2
+            budget.record(drafted=2, accepted=0)
+        assert len(budget.choose(chain(0.1))) == 1
+        assert FixedBudget(0).nodes() == 0
+        with pytest.raises(ValueError, match="max_nodes"):
+            FixedBudget(-1)
+
+
+class TestAdaptive:
+    @settings(deadline=None, max_examples=200)
+    @given(st.lists(st.floats(0.0625, 1, width=32), min_size=1, max_size=20), st.integers(1, 20))
+    def test_no_other_number_of_nodes_gives_more_tokens_per_time(self, steps: list[float], most: int) -> None:
+        scores = np.cumprod(np.array(steps, dtype=np.float32))
+        cost = CostModel()
+        kept = len(AdaptiveBudget(most).choose(chain(*scores)))
+        assert kept <= most
+        rate = [(1 + scores[:k].sum(dtype=np.float64)) / cost(k + 1) for k in range(min(most, len(scores)) + 1)]
+        assert rate[kept] == pytest.approx(max(rate))
+
+    def test_nothing_is_a_valid_answer(self) -> None:
+        dear = AdaptiveBudget(48, cost=lambda rows: float(rows))
+        assert len(dear.choose(chain(0.9, 0.8, 0.7))) == 0
+        assert len(AdaptiveBudget(48).choose(chain(0.01, 0.01))) == 0
+        assert len(AdaptiveBudget(48).choose(DraftTree.empty())) == 0
+
+    def test_likely_drafts_are_long_and_unlikely_ones_short(self) -> None:
+        assert len(AdaptiveBudget(48).choose(chain(*[0.99**i for i in range(1, 49)]))) > 30
+        assert 1 <= len(AdaptiveBudget(48).choose(chain(*[0.4**i for i in range(1, 49)]))) <= 4
+
+    def test_branches_are_chosen_by_score_with_their_ancestors(self) -> None:
+        parents, score = np.array([-1, 0, -1, 1]), np.array([0.6, 0.5, 0.02, 0.45], dtype=np.float32)
+        none = np.zeros(4, dtype=np.int64)
+        tree = DraftTree(np.array([1, 2, 3, 4]), parents, none, score, none, ("a",))
+        assert AdaptiveBudget(48).choose(tree).tokens.tolist() == [1, 2, 4]
+        assert AdaptiveBudget(2).choose(tree).tokens.tolist() == [1, 2]
+
+    def test_sizes_are_checked(self) -> None:
+        with pytest.raises(ValueError, match="FixedBudget"):
+            AdaptiveBudget(0)
+
+
+def run(budget: Budget, tree: DraftTree, accept: Callable[[int], int], steps: int) -> list[tuple[int, int]]:
+    """(drafted, accepted) per step, where every proposal is `tree` and `accept(step)` nodes of it are right."""
+    out: list[tuple[int, int]] = []
+    for step in range(steps):
+        assert budget.nodes() > 0
+        chosen = budget.choose(tree)
+        accepted = min(accept(step), len(chosen))
+        budget.record(drafted=len(chosen), accepted=accepted)
+        out.append((len(chosen), accepted))
+    return out
+
+
+UNSURE, SURE = chain(0.7, 0.65, 0.6, 0.55, 0.5, 0.45), chain(*[0.99**i for i in range(1, 40)])
+
+
+class TestBackOff:
+    def test_misses_make_drafts_small_then_rare(self) -> None:
+        drafted = [d for d, _ in run(AdaptiveBudget(48), UNSURE, lambda step: 0, 200)]
+        assert drafted[0] == len(UNSURE)
+        assert all(d <= BackOff.PROBE for d in drafted[BackOff.SMALL :])
+        probes = [step for step, d in enumerate(drafted) if d]
+        pauses = [b - a - 1 for a, b in pairwise(probes)]
+        assert pauses[BackOff.PATIENCE - 1 :][:6] == [1, 2, 4, 8, 16, 32]
+        assert max(pauses) == BackOff.LONGEST
+
+    def test_an_accepted_probe_ends_it_at_once(self) -> None:
+        steps = run(AdaptiveBudget(48), UNSURE, lambda step: 0 if step < 60 else 3, 140)
+        back = next(step for step, (_, accepted) in enumerate(steps) if accepted)
+        assert back < 60 + BackOff.LONGEST + 1
+        assert all(d == len(UNSURE) for d, _ in steps[back + 1 :])
+
+    def test_a_long_match_ends_a_pause_at_once(self) -> None:
+        budget = AdaptiveBudget(48)
+        run(budget, UNSURE, lambda step: 0, 100)
+        assert len(budget.choose(UNSURE)) == 0
+        assert len(budget.choose(SURE)) > 20
+        budget.record(drafted=20, accepted=20)
+        assert len(budget.choose(UNSURE)) == len(UNSURE)
+
+    def test_sure_drafts_that_fail_are_not_believed_for_ever(self) -> None:
+        drafted = [d for d, _ in run(AdaptiveBudget(48), SURE, lambda step: 0, 300)]
+        assert sum(d > BackOff.PROBE for d in drafted) <= BackOff.SMALL
+        assert sum(d > 0 for d in drafted) < 20
+
+    def test_without_it_nothing_pauses(self) -> None:
+        budget = AdaptiveBudget(48, back_off=False)
+        assert all(d == len(UNSURE) for d, _ in run(budget, UNSURE, lambda step: 0, 50))
+
+    @pytest.mark.parametrize("tree", [UNSURE, SURE, chain(0.2)])
+    def test_drafts_that_always_fail_cost_little(self, tree: DraftTree) -> None:
+        cost = CostModel()
+        spent = [sum(cost(1 + d) for d, _ in run(AdaptiveBudget(48), tree, lambda step: 0, n)) / n for n in (128, 1000)]
+        assert spent[0] < 1 / 0.9  # two long sure drafts at the start
+        assert spent[1] < 1 / 0.98
+
+
+def test_every_name_has_its_budget() -> None:
+    assert make_budget(Speculation(draft="none")).nodes() == 0
+    spec = make_budget(Speculation(draft="copyspec", block=7))
+    assert (spec.nodes(), len(spec.choose(chain(*[0.1] * 9)))) == (7, 7)
+    assert make_budget(Speculation(draft="copyspec", block=7, max_nodes=4)).nodes() == 4
+    copy, auto = (make_budget(Speculation(draft=draft, max_nodes=30)) for draft in ("copy", "auto"))
+    assert (copy.nodes(), auto.nodes()) == (30, 30)
+    assert len(copy.choose(SURE)) == len(auto.choose(SURE)) > 20
+    for budget in (copy, auto):
+        for _ in range(12):
+            budget.record(drafted=3, accepted=0)
+    assert len(copy.choose(UNSURE)) == len(UNSURE)
+    assert len(auto.choose(UNSURE)) == 0
+    dear = make_budget(Speculation(draft="auto"), cost=lambda rows: float(rows))
+    assert len(dear.choose(SURE)) == 0
+    assert len(make_budget(Speculation(draft="auto")).choose(SURE)) > 20  # nothing is left from other requests
+
+
+def predicted(draft: str, text: list[int], output: list[int], cost: CostModel) -> float:
+    """Speed against plain decoding by the cost table, for a target that says `output`."""
+    speculation = Speculation(draft=draft)
+    drafter, budget = make_drafter(speculation), make_budget(speculation)
+    assert drafter is not None
+    spent, at = 0.0, 0
+    state = drafter.begin(Context(np.array(text), np.empty(0, dtype=np.int64), NOTHING))
+    while at < len(output):
+        tree, left = DraftTree.empty(), len(output) - at - 1
+        if left:
+            tree = budget.choose(drafter.propose(state, DraftBudget(budget.nodes(), left)))
+        accepted = 0
+        while accepted < len(tree) and tree.tokens[accepted] == output[at + accepted]:
+            accepted += 1
+        new = output[at : at + accepted + 1]
+        _commit(drafter, state, tree, accepted, new)
+        budget.record(drafted=len(tree), accepted=accepted)
+        spent += cost(len(tree) + 1)
+        at += len(new)
+    return len(output) / spent
+
+
+def _commit(drafter: Drafter, state: Any, tree: DraftTree, accepted: int, tokens: list[int]) -> None:
+    drafter.commit(state, Verified(tree, np.arange(accepted), np.array(tokens), NOTHING, NOTHING))
+
+
+def no_copy(rng: random.Random) -> tuple[list[int], list[int]]:
+    """Words of one to three tokens drawn without a repeated pair of words; the tokens of a word do repeat."""
+    words = [[rng.randrange(4000) for _ in range(rng.choice((1, 1, 2, 3)))] for _ in range(1500)]
+    seen: set[tuple[int, int]] = set()
+    last, text = 0, [0]
+    while len(text) < 2600:
+        word = rng.randrange(1500)
+        if (last, word) not in seen:
+            seen.add((last, word))
+            text += words[word]
+            last = word
+    return text[:2000], text[2000:]
+
+
+def false_friend(rng: random.Random) -> tuple[list[int], list[int]]:
+    """Lines that begin alike (3 to 6 tokens) and go on with tokens of their own."""
+    heads = [[rng.randrange(3000) for _ in range(rng.randrange(3, 7))] for _ in range(12)]
+
+    def lines(n: int) -> list[int]:
+        return [t for _ in range(n) for t in (*rng.choice(heads), *(rng.randrange(4000, 40_000) for _ in range(6)), 1)]
+
+    return lines(160), lines(50)
+
+
+def only_false_friends(rng: random.Random) -> tuple[list[int], list[int]]:
+    """The worst case: every third token stands behind a pair seen before, and what followed never comes again."""
+    pairs = [(2 * i, 2 * i + 1) for i in range(600)]
+    text = [t for i, pair in enumerate(pairs) for t in (*pair, 10_000 + i)]
+    rng.shuffle(pairs)
+    return text, [t for i, pair in enumerate(pairs) for t in (*pair, 20_000 + i)]
+
+
+@pytest.mark.parametrize("control", [no_copy, false_friend, only_false_friends])
+@pytest.mark.parametrize(
+    "cost", [CostModel(), CostModel(rows=(1, 4, 8, 48), cost=(1.0, 1.25, 1.8, 7.0))], ids=["table", "dear"]
+)
+def test_with_nothing_to_copy_auto_is_as_fast_as_plain(
+    control: Callable[[random.Random], tuple[list[int], list[int]]], cost: CostModel
+) -> None:
+    """Also where the machine's rows are dearer than the table says."""
+    text, output = control(random.Random(0))
+    assert predicted("auto", text, output, cost) > 0.98
+
+
+def test_auto_comes_back_when_copying_starts() -> None:
+    rng = random.Random(1)
+    text, nothing = no_copy(rng)
+    passage = [rng.randrange(5000, 9000) for _ in range(300)]
+    both = predicted("auto", passage + text, nothing + passage, CostModel())
+    alone = predicted("auto", passage + text, passage, CostModel())
+    ideal = (len(nothing) + 300) / (len(nothing) + 300 / alone)
+    assert both > 0.9 * ideal
