@@ -45,4 +45,4 @@ def open_model(path: Path | str, *, context: int | None = None, sha256: str | No
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror or error}") from None
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise ValueError(f"{path}: {' '.join(str(error).split())}") from None

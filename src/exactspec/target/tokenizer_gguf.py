@@ -127,7 +127,7 @@ def _byte_level(vocabulary: _Vocabulary, pre: PreTokenizer) -> tuple[Encoder, Ca
     try:
         tokenizer = Tokenizer(models.BPE(ids, merges, ignore_merges=pre.whole_words))
     except Exception as error:  # the package raises plain Exception
-        raise ValueError(f"the vocabulary and its merges do not fit together: {error}") from None
+        raise ValueError(f"the vocabulary and its merges do not fit together: {str(error).splitlines()[0]}") from None
     normalizer = pre.normalizer()
     if normalizer is not None:
         tokenizer.normalizer = normalizer
