@@ -72,12 +72,15 @@ def cli(fake: ModuleType) -> Callable[..., Result]:
         env: dict[str, str] | None = None,
         lines: Iterable[Any] | None = None,
         encoding: str = "utf-8",
+        engine: Any = None,
+        err_tty: bool = False,
     ) -> Result:
-        """`stdin` None: a terminal. `tty`: stdout is one. `lines`: what the person types; an exception is raised."""
+        """`stdin` None: a terminal. `tty`, `err_tty`: stdout, stderr is one. `lines`: what the person types; an
+        exception is raised. `engine`: to be used instead of the fake."""
         opened: list[Any] = []
 
         def open_engine(name: str, **options: Any) -> Any:
-            opened.append(fake.open_fake(name, **options))
+            opened.append(engine or fake.open_fake(name, **options))
             return opened[-1]
 
         typed = iter(lines or ())
@@ -88,7 +91,7 @@ def cli(fake: ModuleType) -> Callable[..., Result]:
                 raise line
             return str(line)
 
-        out, err = Text(tty=tty, encoding=encoding), Text(tty=False)
+        out, err = Text(tty=tty, encoding=encoding), Text(tty=err_tty)
         services = Services(
             stdin=Bytes(stdin or b"", tty=stdin is None),
             stdout=out,

@@ -65,6 +65,7 @@ class FakeEngine:
         *,
         speculation: Speculation | None = None,
         prediction: str | None = None,
+        progress: Any = None,
         cached: int = 0,
     ) -> Iterator[Chunk]:
         assert speculation is not None
@@ -136,11 +137,9 @@ class FakeSession:
         self.engine = engine
         self.seen = 0
 
-    def stream(
-        self, messages: Any, params: SamplingParams, *, speculation: Speculation | None = None
-    ) -> Iterator[Chunk]:
+    def stream(self, messages: Any, params: SamplingParams, **options: Any) -> Iterator[Chunk]:
         cached, self.seen = self.seen, len(messages)
-        return self.engine.stream(messages, params, speculation=speculation, cached=cached)
+        return self.engine.stream(messages, params, cached=cached, **options)
 
 
 def open_fake(name: str, *, progress: Any, **options: Any) -> FakeEngine:

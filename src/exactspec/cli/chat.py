@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import typer
 
 from exactspec.cli import options as opt
 from exactspec.cli.prompt import decode
-from exactspec.cli.render import Painter, copied_share, is_terminal, plural, summary, use_color
-from exactspec.cli.services import CliError, EngineLike, Message, Services, SessionLike
+from exactspec.cli.render import Painter, ReadingNote, copied_share, is_terminal, plural, summary, use_color
+from exactspec.cli.services import CliError, EngineLike, Message, Reading, Services, SessionLike
 from exactspec.cli.stream import consume
 from exactspec.params import SamplingParams, Speculation
 from exactspec.results import Chunk, Completion
@@ -95,12 +95,14 @@ class Conversation:
         self.answers = []
         self.session = self.engine.session()
 
-    def turn(self, text: str, show: Any) -> Completion:
+    def turn(self, text: str, show: Callable[[Chunk], None], *, progress: Reading) -> Completion:
         """Answer one user turn. A turn that failed, or that was stopped before any text, leaves no trace."""
         self.messages.append({"role": "user", "content": text})
         answered = False
         try:
-            stream = self.session.stream(list(self.messages), self.params, speculation=self.speculation)
+            stream = self.session.stream(
+                list(self.messages), self.params, speculation=self.speculation, progress=progress
+            )
             completion = consume(stream, show)
             if completion.text or completion.finish_reason != "cancelled":
                 self.messages.append({"role": "assistant", "content": completion.text})
@@ -200,12 +202,18 @@ def talk(services: Services, conversation: Conversation, *, color: bool) -> None
 def _answer(services: Services, turns: Turns, conversation: Conversation, text: str, *, color: bool) -> None:
     painter = Painter(conversation.engine.tokenizer.token_bytes, color=color, escape=is_terminal(services.stdout))
 
+    reading = ReadingNote(services.stderr, services.environ)
+
     def show(chunk: Chunk) -> None:
+        reading.clear()
         services.stdout.write(painter.paint(chunk))
         services.stdout.flush()
 
     try:
-        completion = conversation.turn(text, show)
+        try:
+            completion = conversation.turn(text, show, progress=reading)
+        finally:
+            reading.clear()
     except ValueError as error:
         _report(services, turns, error)
         return

@@ -12,7 +12,7 @@ import typer
 from exactspec.cli import options as opt
 from exactspec.cli.compare import Comparison, compare, median_run
 from exactspec.cli.prompt import chomp, fit_to_model, read_file, read_prompt
-from exactspec.cli.render import Painter, is_terminal, summary, use_color
+from exactspec.cli.render import Painter, ReadingNote, is_terminal, summary, use_color
 from exactspec.cli.services import CliError, EngineLike, Services
 from exactspec.cli.stream import Request, consume
 from exactspec.params import Speculation
@@ -121,12 +121,18 @@ def generate(
 def _answer(services: Services, engine: EngineLike, request: Request, *, printer: Painter | None) -> int:
     """Stream one answer (`printer` None: as JSON when it is complete) and return the exit code."""
 
+    reading = ReadingNote(services.stderr, services.environ)
+
     def show(chunk: Chunk) -> None:
+        reading.clear()
         if printer is not None:
             services.stdout.write(printer.paint(chunk))
             services.stdout.flush()
 
-    completion = consume(request.start(engine), show)
+    try:
+        completion = consume(request.start(engine, progress=reading), show)
+    finally:
+        reading.clear()
     if printer is None:
         _print_json(services, as_dict(completion, logprobs=request.params.logprobs is not None))
     else:

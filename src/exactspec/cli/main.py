@@ -47,20 +47,11 @@ app = new_app(
 )
 
 
-def version() -> str:
-    # Not importlib.metadata at import time: it is only needed here.
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed
-
-    try:
-        return installed("exactspec")
-    except PackageNotFoundError:
-        return "0+source"
-
-
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"exactspec {version()}")
+        from exactspec import __version__  # reads the package's metadata
+
+        typer.echo(f"exactspec {__version__}")
         raise typer.Exit
 
 

@@ -98,6 +98,27 @@ class Painter:
         return ""
 
 
+class ReadingNote:
+    """Says on a terminal how far a long prompt was read; `clear` takes the note away again."""
+
+    def __init__(self, stderr: TextIO, environ: Mapping[str, str]) -> None:
+        self._stderr = stderr
+        self._wanted = is_terminal(stderr) and environ.get("TERM") != "dumb"
+        self._shown = False
+
+    def __call__(self, done: int, total: int) -> None:
+        if self._wanted and done < total:
+            self._stderr.write(f"\r\x1b[Kreading the prompt: {done} of {total} tokens")
+            self._stderr.flush()
+            self._shown = True
+
+    def clear(self) -> None:
+        if self._shown:
+            self._stderr.write("\r\x1b[K")
+            self._stderr.flush()
+            self._shown = False
+
+
 def copied_share(completion: Completion) -> float:
     """Share of the emitted tokens that were copied from the context or the prediction."""
     tokens = completion.tokens

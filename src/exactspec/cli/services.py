@@ -15,6 +15,8 @@ from exactspec.results import Chunk
 Message: TypeAlias = Mapping[str, Any]
 Prompt: TypeAlias = str | Sequence[Message]
 Stream: TypeAlias = Generator[Chunk, None, None]
+Reading: TypeAlias = Callable[[int, int], None]
+"""Called while a long prompt is read, with (tokens done, tokens in all)."""
 
 
 class CliError(Exception):
@@ -34,7 +36,14 @@ class TargetLike(Protocol):
 
 
 class SessionLike(Protocol):
-    def stream(self, prompt: Any, params: SamplingParams, *, speculation: Speculation | None = None) -> Stream: ...
+    def stream(
+        self,
+        prompt: Any,
+        params: SamplingParams,
+        *,
+        speculation: Speculation | None = None,
+        progress: Reading | None = None,
+    ) -> Stream: ...
 
 
 class EngineLike(Protocol):
@@ -53,6 +62,7 @@ class EngineLike(Protocol):
         *,
         speculation: Speculation | None = None,
         prediction: str | None = None,
+        progress: Reading | None = None,
     ) -> Stream: ...
 
     def session(self) -> SessionLike: ...

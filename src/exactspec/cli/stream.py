@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from exactspec.cli.services import EngineLike, Prompt, Stream
+from exactspec.cli.services import EngineLike, Prompt, Reading, Stream
 from exactspec.params import SamplingParams, Speculation
 from exactspec.results import Chunk, Completion
 
@@ -19,16 +19,18 @@ class Request:
     speculation: Speculation
     prediction: str | None
 
-    def start(self, engine: EngineLike) -> Stream:
-        return engine.stream(self.prompt, self.params, speculation=self.speculation, prediction=self.prediction)
+    def start(self, engine: EngineLike, *, progress: Reading | None = None) -> Stream:
+        return engine.stream(
+            self.prompt, self.params, speculation=self.speculation, prediction=self.prediction, progress=progress
+        )
 
 
 def consume(stream: Stream, show: Callable[[Chunk], None]) -> Completion:
     """The completion of `stream`; `show` sees every chunk as it comes.
 
-    Ctrl-C while the engine works reaches the engine, which ends the stream with a last chunk ("cancelled"). Ctrl-C
-    while a chunk is being shown finds the engine suspended: the interrupt is handed to it, with the same outcome.
-    Raises KeyboardInterrupt where nothing had been started yet, and whatever the engine or `show` raise.
+    Ctrl-C while the engine works ends the request and is raised; Ctrl-C while a chunk is being shown finds the engine
+    suspended. Either way `throw` then gives the last chunk, whose completion is "cancelled".
+    Raises KeyboardInterrupt where the stream has no last chunk to give, and whatever the engine or `show` raise.
     """
     last: Completion | None = None
     try:

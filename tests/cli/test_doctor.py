@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from exactspec.cli.doctor import examine, lines
+from exactspec.target.cpu import CpuInfo
+
+
+def cpu() -> CpuInfo:
+    return CpuInfo("Made-up 9000", "madeup", ("a", "b"), ("avxvnni", "portable"), "avxvnni", 6, 3)
+
+
+def describe(environ) -> CpuInfo:
+    return cpu()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "models" / "m").mkdir(parents=True)
+    (tmp_path / "models" / "m" / "weights").write_bytes(bytes(2_500_000))
+    (tmp_path / "models" / "small").write_bytes(bytes(7))
+    return {"EXACTSPEC_HOME": str(tmp_path)}
+
+
+def test_the_report(home):
+    asked = []
+
+    def bandwidth(threads: int) -> float:
+        asked.append(threads)
+        return 12.34
+
+    report = examine(home, describe=describe, bandwidth=bandwidth)
+    assert asked == [3]
+    assert report.problems == ()
+    assert (report.models.bytes, report.kernels.bytes, report.kernels_compiled) == (2_500_007, 0, False)
+    assert report.packages["numpy"]
+    assert report.identity is not None
+    assert report.identity.endswith("/madeup/avxvnni/float32")
+    text = "\n".join(lines(report))
+    assert "Made-up 9000 (madeup)" in text
+    assert "avxvnni (also possible, with EXACTSPEC_ISA: portable)" in text
+    assert "3 of 6 usable cores" in text
+    assert "12.3 GB/s" in text
+    assert f"{home['EXACTSPEC_HOME']}/models (2.5 MB)" in text
+
+
+def test_problems_are_collected_and_do_not_stop_the_rest(home):
+    def no_cpu(environ) -> CpuInfo:
+        raise ValueError("EXACTSPEC_ISA must be one of these")
+
+    report = examine(home | {"NUMBA_DISABLE_JIT": "1"}, describe=no_cpu)
+    assert len(report.problems) == 2
+    assert "NUMBA_DISABLE_JIT" in report.problems[0]
+    assert report.models.bytes > 0
+
+    def no_memory(threads: int) -> float:
+        raise MemoryError
+
+    assert "too little memory" in examine(home, describe=describe, bandwidth=no_memory).problems[0]
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="the superuser may write everywhere")
+def test_a_home_that_cannot_be_written(tmp_path: Path):
+    tmp_path.chmod(0o500)
+    report = examine({"EXACTSPEC_HOME": str(tmp_path / "x")}, describe=describe, bandwidth=lambda threads: 1.0)
+    assert "cannot be written" in report.problems[0]
+
+
+def test_a_home_that_is_a_file(tmp_path: Path):
+    path = tmp_path / "file"
+    path.touch()
+    report = examine({"EXACTSPEC_HOME": str(path)}, describe=describe, bandwidth=lambda threads: 1.0)
+    assert "cannot be written" in report.problems[0]
+
+
+def test_this_machine(cli, home):
+    result = cli("doctor", env=home)
+    assert (result.code, result.err) == (0, "")
+    assert "instruction set: " in result.out
+    value = json.loads(cli("doctor", "--json", env=home | {"EXACTSPEC_ISA": "portable"}).out)
+    assert value["cpu"]["instruction_set"] == "portable"
+    assert value["read_gb_per_s"] > 0
+    assert value["problems"] == []
+
+
+def test_a_problem_is_code_1(cli, home):
+    result = cli("doctor", env=home | {"EXACTSPEC_ISA": "nonsense"})
+    assert result.code == 1
+    assert result.err.startswith("problem: EXACTSPEC_ISA must be one of")
+    assert "models (2.5 MB)" in result.out
