@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from exactspec.bench.provenance import Provenance
@@ -12,7 +13,8 @@ from exactspec.bench.rounds import Contestant, Measurement, Round, flags, play
 from exactspec.bench.store import Line, ResultFile
 from exactspec.bench.timing import time_stream
 from exactspec.params import SamplingParams, Speculation
-from exactspec.results import Chunk, Completion
+from exactspec.results import Chunk
+from exactspec.target.tokenizer import Tokenizer
 
 WARM_UP_TOKENS = 16
 
@@ -20,11 +22,12 @@ WARM_UP_TOKENS = 16
 class EngineLike(Protocol):
     """The part of `exactspec.Engine` that is measured."""
 
-    def generate(self, prompt: Any, params: SamplingParams, *, speculation: Speculation | None = None) -> Any: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
 
     def stream(
         self, prompt: Any, params: SamplingParams, *, speculation: Speculation | None = None
-    ) -> Iterator[Chunk]: ...
+    ) -> Iterable[Chunk]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,101 +40,106 @@ class Case:
     params: SamplingParams
     meta: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def work(self) -> str:
+        """Hash of what is asked for: a case that keeps its name but not its prompt is another one."""
+        return hashlib.sha256(repr((self.ids, self.params)).encode()).hexdigest()[:12]
+
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """`arms`: draft modes, the first is the baseline. `repeats`: rounds per case. `stream`: measure as a client of
-    the stream does, with the time to the first token."""
+class Recorder:
+    """Where measured rounds go. `provenance`: taken anew for every round (load average, date). `progress`: gets a
+    line of text per round."""
 
-    arms: tuple[str, ...]
-    repeats: int
-    stream: bool = False
+    out: ResultFile
+    provenance: Callable[[], Provenance]
+    progress: Callable[[str], None]
 
-    def __post_init__(self) -> None:
-        if len(self.arms) < 2 or len(set(self.arms)) != len(self.arms):
-            raise ValueError(f"at least two different arms are needed, got {', '.join(self.arms) or 'none'}")
-        if self.repeats < 1:
-            raise ValueError(f"repeats must be at least 1, got {self.repeats}")
+    def rounds(
+        self,
+        contestants: Mapping[str, Contestant],
+        *,
+        repeats: int,
+        same_tokens: bool,
+        head: Mapping[str, Any],
+        warm_up: Callable[[], object],
+    ) -> None:
+        """Play the rounds that the file does not hold yet, each appended when it is complete.
+
+        The first contestant is the baseline. `head`: what every line says; with the configuration and the
+        contestants' names it tells which rounds are the same. `warm_up`: run first, unmeasured, so that
+        compilation and cold memory are in nobody's time.
+        """
+        if len(contestants) < 2:
+            raise ValueError(f"at least two arms are needed, got {', '.join(contestants) or 'none'}")
+        if repeats < 1:
+            raise ValueError(f"repeats must be at least 1, got {repeats}")
+        label = " ".join(str(head[key]) for key in ("model", "case") if key in head)
+        same = {**head, "arms": list(contestants), "config": self.provenance().config}
+        missing = pending(self.out, same, repeats=repeats)
+        if not missing:
+            self.progress(f"{label}: measured before")
+            return
+        warm_up()
+        baseline = next(iter(contestants))
+        for played in play(contestants, missing):
+            lines = round_lines(
+                played, baseline=baseline, same_tokens=same_tokens, head=same, provenance=self.provenance()
+            )
+            self.out.append(lines)
+            times = ", ".join(f"{name} {1000 * m.s_per_token:.2f} ms" for name, m in played.measurements.items())
+            notes = sorted({flag for line in lines for flag in line["flags"]})
+            self.progress(
+                f"{label} round {played.repeat + 1}/{repeats}, per token: {times}"
+                + (f" FLAGGED: {', '.join(notes)}" if notes else "")
+            )
 
 
-def measure(
-    engine: EngineLike, ids: Sequence[int], params: SamplingParams, *, draft: str, stream: bool = False
-) -> Measurement:
-    """One answer; the decode clock is the engine's own, whichever way the answer is taken."""
-    speculation = Speculation(draft=draft)
-    extra: dict[str, Any] = {}
-    if stream:
-        completion, timing = time_stream(engine.stream(list(ids), params, speculation=speculation))
-        extra["time_to_first_token_s"] = timing.first_token_s
-        extra["stream_tokens_per_s"] = timing.decode_tokens_per_s
-    else:
-        completion = engine.generate(list(ids), params, speculation=speculation)
-    if not isinstance(completion, Completion):
-        raise TypeError(f"the engine returned {type(completion).__name__}, not a Completion")
+def measure(engine: EngineLike, ids: Sequence[int], params: SamplingParams, *, draft: str) -> Measurement:
+    """One answer, taken as a client of the stream takes it; the decode clock is the engine's own."""
+    completion, timing = time_stream(engine.stream(list(ids), params, speculation=Speculation(draft=draft)))
     metrics = completion.metrics
-    extra |= {
-        "num_steps": metrics.num_steps,
-        "num_draft_tokens": metrics.num_draft_tokens,
-        "num_accepted_tokens": metrics.num_accepted_tokens,
-        "cached_tokens": metrics.cached_tokens,
-        "tau": metrics.tau,
-        "finish_reason": completion.finish_reason,
-        "identity": completion.identity,
-        "exact": completion.exact,
-    }
     return Measurement(
-        token_ids=completion.token_ids, prefill_s=metrics.prefill_s, decode_s=metrics.decode_s, extra=extra
+        token_ids=completion.token_ids,
+        prefill_s=metrics.prefill_s,
+        decode_s=metrics.decode_s,
+        extra={
+            "time_to_first_token_s": timing.first_token_s,
+            "stream_tokens_per_s": timing.decode_tokens_per_s,
+            "num_steps": metrics.num_steps,
+            "num_draft_tokens": metrics.num_draft_tokens,
+            "num_accepted_tokens": metrics.num_accepted_tokens,
+            "cached_tokens": metrics.cached_tokens,
+            "tau": metrics.tau,
+            "finish_reason": completion.finish_reason,
+            "identity": completion.identity,
+            "exact": completion.exact,
+        },
     )
 
 
 def run_arms(
-    engine: EngineLike,
-    cases: Sequence[Case],
-    plan: Plan,
-    *,
-    model: str,
-    out: ResultFile,
-    provenance: Callable[[], Provenance],
-    progress: Callable[[str], None],
+    engine: EngineLike, cases: Sequence[Case], arms: Sequence[str], *, model: str, repeats: int, recorder: Recorder
 ) -> None:
-    """Every case, every round, every arm that `out` does not hold yet; each round is appended when it is complete.
-
-    Before a case's rounds every arm answers it once with a few tokens, unmeasured: compilation and cold memory
-    are not part of any time.
-    """
-    config = provenance().config
-    for number, case in enumerate(cases, 1):
-        wanted = (config, model, case.id, list(plan.arms), _work(case, stream=plan.stream))
-        missing = pending(out, wanted, arms=len(plan.arms), repeats=plan.repeats)
-        if not missing:
-            progress(f"{model} {case.id} ({number}/{len(cases)}): already measured")
-            continue
+    """Every case in every round by every arm (draft modes; the first is the baseline, all must emit its tokens)."""
+    if len(set(arms)) != len(arms):
+        raise ValueError(f"the arms must differ, got {', '.join(arms)}")
+    for case in cases:
         warm_up = _shortened(case.params)
-        for arm in plan.arms:
-            measure(engine, case.ids, warm_up, draft=arm)
-        contestants: dict[str, Contestant] = {arm: _contestant(engine, case, arm, plan.stream) for arm in plan.arms}
-        for played in play(contestants, missing):
-            out.append(
-                round_lines(
-                    played,
-                    baseline=plan.arms[0],
-                    same_tokens=True,
-                    head={
-                        "kind": "run",
-                        "model": model,
-                        "case": case.id,
-                        "arms": list(plan.arms),
-                        "work": _work(case, stream=plan.stream),
-                        "prompt_tokens": len(case.ids),
-                        **case.meta,
-                    },
-                    provenance=provenance(),
-                )
-            )
-            progress(
-                f"{model} {case.id} ({number}/{len(cases)}) round {played.repeat + 1}/{plan.repeats}: "
-                + ", ".join(f"{name} {1000 * m.s_per_token:.2f} ms/token" for name, m in played.measurements.items())
-            )
+        recorder.rounds(
+            {arm: partial(measure, engine, case.ids, case.params, draft=arm) for arm in arms},
+            repeats=repeats,
+            same_tokens=True,
+            head={
+                **case.meta,
+                "kind": "run",
+                "model": model,
+                "case": case.id,
+                "work": case.work,
+                "prompt_tokens": len(case.ids),
+            },
+            warm_up=lambda: [measure(engine, case.ids, warm_up, draft=arm) for arm in arms],  # noqa: B023 - called now
+        )
 
 
 def round_lines(
@@ -158,34 +166,24 @@ def round_lines(
                 "decode_tokens_per_s": 1 / measured.s_per_token if measured.s_per_token > 0 else 0.0,
                 "ratio": None if found else base.s_per_token / measured.s_per_token,
                 "flags": list(found),
-                "config": provenance.config,
                 "provenance": asdict(provenance),
             }
         )
     return lines
 
 
-def pending(out: ResultFile, wanted: tuple[str, str, str, list[str], str], *, arms: int, repeats: int) -> list[int]:
-    """Numbers of the rounds of (config, model, case, arms, work) that are not complete in the file."""
-    seen: dict[int, int] = {}
+def pending(out: ResultFile, same: Mapping[str, Any], *, repeats: int) -> list[int]:
+    """Numbers of the rounds, of those whose lines agree with `same`, that are not complete in the file."""
+    seen: dict[int, set[str]] = {}
     for line in out.lines:
-        if tuple(line.get(key) for key in ("config", "model", "case", "arms", "work")) == wanted:
-            seen[line["repeat"]] = seen.get(line["repeat"], 0) + 1
-    return [repeat for repeat in range(repeats) if seen.get(repeat, 0) < arms]
-
-
-def _contestant(engine: EngineLike, case: Case, arm: str, stream: bool) -> Contestant:
-    return lambda: measure(engine, case.ids, case.params, draft=arm, stream=stream)
+        if all(line.get(key) == value for key, value in same.items()):
+            seen.setdefault(line["repeat"], set()).add(line["arm"])
+    return [repeat for repeat in range(repeats) if not seen.get(repeat, set()) >= set(same["arms"])]
 
 
 def _shortened(params: SamplingParams) -> SamplingParams:
     most = WARM_UP_TOKENS if params.max_tokens is None else min(WARM_UP_TOKENS, params.max_tokens)
     return SamplingParams(max_tokens=most, stop_token_ids=params.stop_token_ids)
-
-
-def _work(case: Case, *, stream: bool) -> str:
-    """Hash of what is asked for: a case that keeps its name but not its prompt is another one."""
-    return hashlib.sha256(repr((case.ids, case.params, stream)).encode()).hexdigest()[:12]
 
 
 def _digest(ids: Sequence[int]) -> str:

@@ -13,6 +13,8 @@ from typing import Final, TypeAlias
 from exactspec.bench.copyshare import copy_share
 from exactspec.bench.recipes import code_edit, false_friend, no_copy
 from exactspec.bench.recipes.base import CountTokens, Draft, Message
+from exactspec.bench.runner import Case
+from exactspec.params import SamplingParams
 from exactspec.target.tokenizer import Tokenizer
 
 Recipe: TypeAlias = Callable[[random.Random, int, CountTokens], Draft]
@@ -93,3 +95,19 @@ def build(recipe: str, *, tokenizer: Tokenizer, size: int, seed: int) -> Workloa
         longest_run=share.longest_run,
     )
     return Workload(f"{recipe}-{size}-{seed}", recipe, size, seed, draft.messages, draft.gold, meta)
+
+
+def workload_case(tokenizer: Tokenizer, workload: Workload, *, max_tokens: int) -> Case:
+    """The workload as the runner takes it, greedy; the output cap is the smaller of the two."""
+    return Case(
+        id=workload.id,
+        ids=tuple(prompt_ids(tokenizer, workload.messages)),
+        params=SamplingParams(max_tokens=min(max_tokens, workload.max_tokens)),
+        meta={
+            "workload": workload.workload,
+            "size": workload.size,
+            "seed": workload.seed,
+            "copy_share": workload.meta.copy_share,
+            "longest_run": workload.meta.longest_run,
+        },
+    )

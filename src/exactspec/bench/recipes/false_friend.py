@@ -21,7 +21,7 @@ def make(rng: random.Random, size: int, count: CountTokens) -> Draft:
     The task raises every port and halves every count, so that the gold follows a line of the prompt for 3 to 6
     tokens and then leaves it. Raises ValueError if no number of lines gives the size.
     """
-    names, files = _service_names()
+    names, files = service_names()
     lines = [_line(rng, rng.choice(names)) for _ in range(_MOST_LINES)]
 
     def messages(n: int) -> tuple[Message, ...]:
@@ -44,10 +44,10 @@ def _line(rng: random.Random, name: str) -> tuple[str, int, str, int]:
     return name, rng.randrange(1024, 65000), rng.choice(("tcp", "udp")), 2 * rng.randrange(50, 5000)
 
 
-def _service_names() -> tuple[list[str], tuple[str, ...]]:
+def service_names(services: str = _SERVICES) -> tuple[list[str], tuple[str, ...]]:
     """A few names, so that each occurs in many lines; of the services table, or of Python's modules without it."""
-    names = sorted({found[1] for line in read_lines(_SERVICES) if (found := _ENTRY.match(line))})
-    files: tuple[str, ...] = (_SERVICES,)
+    names = sorted({found[1] for line in read_lines(services) if (found := _ENTRY.match(line))})
+    files: tuple[str, ...] = (services,)
     if not names:
         names = sorted(name for name in sys.stdlib_module_names if not name.startswith("_"))
         files = ("sys.stdlib_module_names",)

@@ -20,7 +20,7 @@ def make(rng: random.Random, size: int, count: CountTokens) -> Draft:
     The gold is text of further words of the same kind, for replay only: a real model writes its own story.
     Raises ValueError if no number of words gives the size.
     """
-    words, files = _vocabulary()
+    words, files = vocabulary()
     rng.shuffle(words)
     usable = len(words) - _GOLD_WORDS
 
@@ -43,12 +43,12 @@ def make(rng: random.Random, size: int, count: CountTokens) -> Draft:
     return Draft(messages(n), " ".join(sentences), files, n)
 
 
-def _vocabulary() -> tuple[list[str], tuple[str, ...]]:
+def vocabulary(mime_types: str = _MIME_TYPES) -> tuple[list[str], tuple[str, ...]]:
     """Distinct lower-case words, sorted: keywords, names of media types, identifiers of the library's top level."""
     words = {word for word in (*keyword.kwlist, *keyword.softkwlist) if _WORD.fullmatch(word)}
-    mime = read_lines(_MIME_TYPES)
+    mime = read_lines(mime_types)
     if mime:
-        files: tuple[str, ...] = ("keyword", _MIME_TYPES, "library")
+        files: tuple[str, ...] = ("keyword", mime_types, "library")
     else:  # slim images lack the file; Python has a shorter table of its own
         mime, files = sorted(mimetypes.types_map.values()), ("keyword", "mimetypes", "library")
     for line in mime:

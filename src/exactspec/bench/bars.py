@@ -1,0 +1,221 @@
+"""The bars: what must hold for a release, each measured, with its limit and whether it was met."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from exactspec.bench.peers.llama_cpp import LlamaCppPeer
+from exactspec.bench.propose import DrafterCost, drafter_cost
+from exactspec.bench.recipes.base import library_files
+from exactspec.bench.report import latest, summarise
+from exactspec.bench.runner import Case, EngineLike, Recorder, measure, run_arms
+from exactspec.bench.store import Line
+from exactspec.bench.workloads import build, prompt_ids, workload_case
+from exactspec.drafters.base import Drafter
+from exactspec.params import SamplingParams
+from exactspec.target.tokenizer import Tokenizer
+
+DEMO_MODEL = "smollm2-135m"
+PEER_MODELS = ("smollm2-135m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b")
+CONTROL_MODELS = ("smollm2-135m", "qwen2.5-coder-0.5b")
+
+DEMO_SPEED_UP = 3.0
+PEER_SPEED_UP = 1.0
+PROPOSE_US = 50.0
+CONTROL_SPEED_UP = 0.95
+
+_DEMO_TOKENS = 400
+_PEER_CONTEXT, _PEER_TOKENS, _PEER_ROUNDS = 512, 64, 9
+_HISTORIES = (1024, 8192, 32768)
+_REPLAYED = 1024
+_CONTROL_TOKENS = 128
+_CONTROL_SIZES = (512, 2048)
+_CONTROL_SEEDS = (0, 1, 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """`value` must be at least `limit` (a speed-up), or below it (`unit` "us"). `detail`: what else to know."""
+
+    name: str
+    value: float
+    limit: float
+    unit: str
+    equal: bool | None
+    detail: str
+
+    @property
+    def passed(self) -> bool:
+        if self.equal is False:
+            return False
+        return self.value < self.limit if self.unit == "us" else self.value >= self.limit
+
+
+class OpenEngine(Protocol):
+    def __call__(self, model: str) -> EngineLike: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """What the bars are measured with. `model_path`: the GGUF file of a named model. `rounds`: of every pair."""
+
+    open_engine: OpenEngine
+    model_path: Callable[[str], Path]
+    recorder: Recorder
+    threads: int
+    rounds: int
+
+    def record(self, bar: Bar) -> Bar:
+        line = {"kind": "bar", **asdict(bar), "passed": bar.passed}
+        self.recorder.out.append([{**line, "provenance": asdict(self.recorder.provenance())}])
+        return bar
+
+    def measured(self, bar: str, model: str) -> list[Line]:
+        """The lines of one bar with the newest configuration."""
+        return [line for line in latest(self.recorder.out.lines) if (line.get("bar"), line["model"]) == (bar, model)]
+
+
+def all_bars(
+    bench: Bench, *, only: Sequence[str], models: Sequence[str], demo_prompt: Path, drafter: Drafter
+) -> Iterator[Bar]:
+    """Every bar that `only` names (of demo, peer, propose, controls), model by model so that each is loaded once."""
+    for model in models:
+        here = [
+            name
+            for name, its in (
+                ("demo", (DEMO_MODEL,)),
+                ("propose", (DEMO_MODEL,)),
+                ("controls", CONTROL_MODELS),
+                ("peer", PEER_MODELS),
+            )
+            if name in only and model in its
+        ]
+        if not here:
+            continue
+        engine = bench.open_engine(model)
+        if "demo" in here:
+            yield bench.record(demo_bar(bench, engine, demo_prompt))
+        if "propose" in here:
+            yield bench.record(propose_bar(engine.tokenizer, drafter))
+        if "controls" in here:
+            for recipe in ("no_copy", "false_friend"):
+                yield bench.record(control_bar(bench, engine, model, recipe))
+        if "peer" in here:
+            yield bench.record(peer_bar(bench, engine, model))
+
+
+def demo_bar(bench: Bench, engine: EngineLike, prompt: Path) -> Bar:
+    """The demo's request, plain against copying: equal tokens, and at least `DEMO_SPEED_UP` as fast."""
+    text = prompt.read_text(encoding="utf-8").removesuffix("\n")
+    case = Case(
+        id="demo",
+        ids=tuple(prompt_ids(engine.tokenizer, [{"role": "user", "content": text}])),
+        params=SamplingParams(max_tokens=_DEMO_TOKENS),
+        meta={"bar": "demo", "workload": "demo", "size": 0},
+    )
+    run_arms(engine, [case], ("none", "copy"), model=DEMO_MODEL, repeats=bench.rounds, recorder=bench.recorder)
+    lines = [line for line in bench.measured("demo", DEMO_MODEL) if line["work"] == case.work]
+    return _speed_up(f"demo, copy against plain: {DEMO_MODEL}", lines, DEMO_SPEED_UP, same_tokens=True)
+
+
+def peer_bar(bench: Bench, engine: EngineLike, model: str) -> Bar:
+    """Our plain decoding against llama.cpp's: the same file, the same prompt ids, round by round.
+
+    Both run one token a step from the same position; the tokens may differ (each has its own arithmetic).
+    """
+    params = SamplingParams(max_tokens=_PEER_TOKENS, ignore_eos=True)
+    warm_up = SamplingParams(max_tokens=_PEER_TOKENS // 4, ignore_eos=True)
+    ids = tuple(_text_ids(engine.tokenizer, _PEER_CONTEXT))
+    case = Case(id=f"plain-{_PEER_CONTEXT}", ids=ids, params=params)
+    path = bench.model_path(model)
+    with LlamaCppPeer(path, threads=bench.threads, context=_PEER_CONTEXT + 2 * _PEER_TOKENS) as peer:
+        bench.recorder.rounds(
+            {
+                "llama.cpp": partial(peer.decode, ids, _PEER_TOKENS),
+                "exactspec": partial(measure, engine, ids, params, draft="none"),
+            },
+            repeats=max(bench.rounds, _PEER_ROUNDS),
+            same_tokens=False,
+            head={
+                "kind": "run",
+                "bar": "peer",
+                "model": model,
+                "case": case.id,
+                "work": case.work,
+                "workload": "plain decoding",
+                "size": _PEER_CONTEXT,
+                "prompt_tokens": _PEER_CONTEXT,
+            },
+            warm_up=lambda: (peer.decode(ids, _PEER_TOKENS // 4), measure(engine, ids, warm_up, draft="none")),
+        )
+    lines = bench.measured("peer", model)
+    return _speed_up(f"plain decoding against llama.cpp: {model}", lines, PEER_SPEED_UP, same_tokens=False)
+
+
+def control_bar(bench: Bench, engine: EngineLike, model: str, recipe: str) -> Bar:
+    """A control, where copying cannot help: `auto` at least at `CONTROL_SPEED_UP` of plain decoding."""
+    cases = []
+    for size in _CONTROL_SIZES:
+        for seed in _CONTROL_SEEDS:
+            workload = build(recipe, tokenizer=engine.tokenizer, size=size, seed=seed)
+            case = workload_case(engine.tokenizer, workload, max_tokens=_CONTROL_TOKENS)
+            cases.append(replace(case, meta={**case.meta, "bar": recipe}))
+    run_arms(engine, cases, ("none", "auto"), model=model, repeats=bench.rounds, recorder=bench.recorder)
+    lines = bench.measured(recipe, model)
+    return _speed_up(f"control {recipe}, auto against plain: {model}", lines, CONTROL_SPEED_UP, same_tokens=True)
+
+
+def propose_bar(tokenizer: Tokenizer, drafter: Drafter) -> Bar:
+    """The drafter's own time per step below `PROPOSE_US` at every history length: the slowest median counts."""
+    text = _text_ids(tokenizer, max(_HISTORIES))
+    costs: list[DrafterCost] = []
+    for history in _HISTORIES:
+        # What follows comes back from the middle of the history, so that there is something to propose.
+        middle = history // 2
+        costs.append(drafter_cost(drafter, [*text[:history], *text[middle : middle + _REPLAYED]], history=history))
+    detail = "; ".join(
+        f"{c.history}: propose {c.propose_us:.1f} (99%: {c.slowest_propose_us:.1f}), commit {c.commit_us:.1f}, "
+        f"tau {c.tau:.1f}"
+        for c in costs
+    )
+    return Bar(
+        name=f"proposal time: {drafter.name}",
+        value=max(cost.propose_us for cost in costs),
+        limit=PROPOSE_US,
+        unit="us",
+        equal=None,
+        detail=detail,
+    )
+
+
+def _speed_up(name: str, lines: Sequence[Line], limit: float, *, same_tokens: bool) -> Bar:
+    """A bar on the median of the pairs' ratios; a flagged pair fails it where the tokens must be the same."""
+    (summary,) = summarise(lines, merge_sizes=True)
+    if summary.ratios is None:
+        return Bar(name=name, value=0.0, limit=limit, unit="x", equal=False, detail="every pair was flagged")
+    ratios = summary.ratios
+    detail = (
+        f"{ratios.pairs} pairs, {summary.flagged} flagged; 95% {ratios.low:.3f}-{ratios.high:.3f}; ratio of totals "
+        f"{ratios.ratio_of_totals:.3f}, mean of ratios {ratios.mean_of_ratios:.3f}; "
+        f"{summary.base_tokens_per_s:.1f} to {summary.tokens_per_s:.1f} tok/s"
+    )
+    by_size = [s for s in summarise(lines) if s.ratios is not None]
+    if len(by_size) > 1:
+        detail += "; " + ", ".join(f"size {s.size}: {s.ratios.median:.3f}" for s in by_size if s.ratios is not None)
+    equal = summary.equal and not summary.flagged if same_tokens else None
+    return Bar(name=name, value=ratios.median, limit=limit, unit="x", equal=equal, detail=detail)
+
+
+def _text_ids(tokenizer: Tokenizer, n: int) -> list[int]:
+    """n ids of ordinary text: the Python library's top-level files, joined."""
+    ids: list[int] = []
+    for name, text in library_files(smallest=8_000):
+        if "/" not in name:
+            ids += tokenizer.encode(text)
+        if len(ids) >= n:
+            return ids[:n]
+    raise ValueError(f"the Python library here holds fewer than {n} tokens of text: install a full Python")

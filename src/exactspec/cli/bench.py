@@ -1,0 +1,187 @@
+"""``exactspec bench``: measure draft modes against each other, the bars, and print what was measured."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+
+from exactspec.bench.bars import PEER_MODELS, Bar, Bench, all_bars
+from exactspec.bench.provenance import collect
+from exactspec.bench.report import latest, markdown, summarise, table
+from exactspec.bench.runner import EngineLike, Recorder, run_arms
+from exactspec.bench.store import ResultFile
+from exactspec.bench.workloads import RECIPES, build, workload_case
+from exactspec.cli.lazy import new_app
+from exactspec.cli.services import CliError, Services
+from exactspec.params import DRAFTS
+from exactspec.target.named import DEFAULT_MODEL
+
+BARS = ("demo", "propose", "controls", "peer")
+_BAR_CONTEXT = 4096
+EXIT_FAILED = 1
+
+bench = new_app(help="Measure speed and equality: results are JSON lines with their provenance.")
+
+Out = Annotated[
+    Path, typer.Option("--out", metavar="FILE", help="JSON lines, appended; measured rounds are not redone.")
+]
+Threads = Annotated[int, typer.Option("--threads", metavar="N", help="CPU threads of every engine.")]
+
+
+@bench.command()
+def run(
+    context: typer.Context,
+    model: Annotated[str, typer.Option("-m", "--model", metavar="NAME", help="Model to measure.")] = DEFAULT_MODEL,
+    workloads: Annotated[
+        str, typer.Option(metavar="LIST", help=f"Of {', '.join(RECIPES)}.")
+    ] = "no_copy,false_friend,code_edit",
+    sizes: Annotated[str, typer.Option(metavar="LIST", help="Prompt lengths in tokens.")] = "512,2048",
+    seeds: Annotated[int, typer.Option(metavar="N", help="Prompts of each workload and size.")] = 3,
+    arms: Annotated[
+        str, typer.Option(metavar="LIST", help=f"Draft modes ({', '.join(DRAFTS)}); the first is the baseline.")
+    ] = "none,copy,auto",
+    repeats: Annotated[int, typer.Option(metavar="N", help="Rounds of each prompt.")] = 3,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", metavar="N", help="Most tokens of an answer.")] = 256,
+    threads: Threads = 2,
+    out: Out = Path("results/runs.jsonl"),
+) -> None:
+    """Answer the workloads' prompts with every draft mode in turn, compare the tokens, and print the table."""
+    services: Services = context.obj
+    names, modes = _list(workloads, "--workloads", RECIPES), _list(arms, "--arms", DRAFTS)
+    lengths = [_size(word) for word in sizes.split(",")]
+    for value, option in ((seeds, "--seeds"), (repeats, "--repeats"), (max_tokens, "--max-tokens")):
+        if value < 1:
+            raise CliError(f"{option} must be at least 1, got {value}")
+    recorder = _recorder(services, out, threads)
+    engine = _open(services, model, threads, context=None)
+    cases = []
+    for name in names:
+        for size in lengths:
+            for seed in range(seeds):
+                workload = build(name, tokenizer=engine.tokenizer, size=size, seed=seed)
+                cases.append(workload_case(engine.tokenizer, workload, max_tokens=max_tokens))
+    run_arms(engine, cases, modes, model=_label(model), repeats=repeats, recorder=recorder)
+    wanted = {case.work for case in cases}
+    lines = [line for line in latest(recorder.out.lines) if line["work"] in wanted and line["arms"] == modes]
+    _print(services, table(summarise(lines)))
+
+
+@bench.command("table")
+def print_table(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON lines that run or bars wrote.")],
+) -> None:
+    """Print a result file as a markdown table: per model its newest configuration."""
+    if not file.is_file():
+        raise CliError(f"{file} is no file: give one that 'exactspec bench run' or 'bench bars' wrote")
+    lines = latest(ResultFile(file).lines)
+    if not lines:
+        raise CliError(f"{file} holds no runs")
+    _print(context.obj, table(summarise(lines)))
+
+
+@bench.command()
+def bars(
+    context: typer.Context,
+    only: Annotated[str, typer.Option(metavar="LIST", help="Which bars.")] = ",".join(BARS),
+    models: Annotated[str, typer.Option(metavar="LIST", help="Leave out what needs another model.")] = ",".join(
+        PEER_MODELS
+    ),
+    rounds: Annotated[int, typer.Option(metavar="N", help="Rounds of every pair.")] = 5,
+    demo_prompt: Annotated[Path, typer.Option(metavar="FILE", help="The demo's prompt.")] = Path(
+        "examples/copy-heavy.txt"
+    ),
+    threads: Threads = 2,
+    out: Out = Path("results/bars.jsonl"),
+) -> None:
+    """Measure the bars of a release and say which hold. Exit code 1 if one does not."""
+    services: Services = context.obj
+    chosen, names = _list(only, "--only", BARS), _list(models, "--models", PEER_MODELS)
+    if rounds < 1:
+        raise CliError(f"--rounds must be at least 1, got {rounds}")
+    if "demo" in chosen and not demo_prompt.is_file():
+        raise CliError(f"{demo_prompt} is no file: run in a checkout, or name the demo's prompt with --demo-prompt")
+
+    from exactspec.drafters import make_drafter  # not needed for --help
+    from exactspec.params import Speculation
+    from exactspec.target.hub import ModelStore
+
+    drafter = make_drafter(Speculation(draft="copy"))
+    assert drafter is not None
+    measured: list[Bar] = []
+    tools = Bench(
+        open_engine=lambda model: _open(services, model, threads, context=_BAR_CONTEXT),
+        model_path=lambda model: ModelStore().resolve(model).path,
+        recorder=_recorder(services, out, threads),
+        threads=threads,
+        rounds=rounds,
+    )
+    for bar in all_bars(tools, only=chosen, models=names, demo_prompt=demo_prompt, drafter=drafter):
+        measured.append(bar)
+        services.note(f"{'passed' if bar.passed else 'FAILED'}: {bar.name}: {_value(bar)} ({bar.detail})")
+    if not measured:
+        raise CliError("no bar is measured with these --only and --models: add some")
+    rows = [
+        ("passed" if bar.passed else "FAILED", bar.name, _value(bar), _limit(bar), _yes_no(bar.equal), bar.detail)
+        for bar in measured
+    ]
+    _print(services, markdown(("", "bar", "measured", "limit", "same tokens", "detail"), rows))
+    if not all(bar.passed for bar in measured):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _recorder(services: Services, out: Path, threads: int) -> Recorder:
+    if threads < 1:
+        raise CliError(f"--threads must be at least 1, got {threads}")
+    return Recorder(ResultFile(out), lambda: collect(threads=threads), services.note)
+
+
+def _open(services: Services, model: str, threads: int, *, context: int | None) -> EngineLike:
+    engine = services.open_engine(
+        model, draft="none", threads=threads, context=context, cache_dtype="float32", progress=services.note
+    )
+    # The command line's own protocol names less of the engine than is measured here.
+    return cast(EngineLike, engine)
+
+
+def _label(model: str) -> str:
+    """A path is shortened to its name: where it lies on one machine means nothing on another."""
+    return Path(model).name if os.sep in model else model
+
+
+def _list(text: str, option: str, known: Iterable[str]) -> list[str]:
+    words = [word.strip() for word in text.split(",")]
+    names = list(known)
+    for word in words:
+        if word not in names:
+            raise CliError(f"{option}: {word!r} is none of {', '.join(names)}")
+    if len(set(words)) != len(words):
+        raise CliError(f"{option} names one twice: {text}")
+    return words
+
+
+def _size(word: str) -> int:
+    try:
+        return int(word)
+    except ValueError:
+        raise CliError(f"--sizes: {word!r} is not a number of tokens") from None
+
+
+def _print(services: Services, text: str) -> None:
+    print(text, file=services.stdout, flush=True)
+
+
+def _value(bar: Bar) -> str:
+    return f"{bar.value:.1f} us" if bar.unit == "us" else f"{bar.value:.2f}x"
+
+
+def _limit(bar: Bar) -> str:
+    return f"< {bar.limit:.0f} us" if bar.unit == "us" else f">= {bar.limit:.2f}x"
+
+
+def _yes_no(value: bool | None) -> str:
+    return "" if value is None else "yes" if value else "NO"

@@ -1,0 +1,57 @@
+"""The peer's process: its protocol, its end, its failures; and llama.cpp itself where it is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from exactspec.bench.peers.llama_cpp import LlamaCppPeer, PeerError
+
+FAKE = Path(__file__).with_name("fake_peer.py")
+
+
+def _peer(model: str) -> LlamaCppPeer:
+    return LlamaCppPeer(Path(model), threads=2, context=64, child=FAKE)
+
+
+def test_requests_and_end() -> None:
+    with _peer("good") as peer:
+        assert peer.info == {"version": "fake", "argv": ["2", "64"]}
+        for start in (5, 50):
+            done = peer.decode([1, 2, start], 4)
+            assert done.token_ids == tuple(range(start + 1, start + 5))
+            assert (done.prefill_s, done.decode_s, done.s_per_token) == (0.25, 2.0, 0.5)
+        with pytest.raises(ValueError, match="at least 2 ids"):
+            peer.decode([1], 4)
+    with pytest.raises((PeerError, ValueError)):
+        peer.decode([1, 2], 1)
+    peer.close()
+
+
+def test_failures_are_one_line() -> None:
+    with pytest.raises(PeerError, match="install the peers"):
+        _peer("missing")
+    with _peer("dies") as peer, pytest.raises(PeerError, match="exit code 3"):
+        peer.decode([1, 2], 1)
+
+
+@pytest.mark.model
+@pytest.mark.skipif(
+    importlib.util.find_spec("llama_cpp") is None, reason="llama-cpp-python is not installed (make bench)"
+)
+def test_llama_cpp_repeats_itself(named_model: Callable[[str], Path]) -> None:
+    ids = list(range(1000, 1032))
+    with LlamaCppPeer(named_model("smollm2-135m"), threads=1, context=64) as peer:
+        first, second = peer.decode(ids, 6), peer.decode(ids, 6)
+        assert first.token_ids == second.token_ids
+        assert len(first.token_ids) == 6
+        assert min(first.prefill_s, first.decode_s) > 0
+        longer = peer.decode([*ids, *first.token_ids[:3]], 3)
+        assert longer.token_ids == first.token_ids[3:]  # steps go on from the last id, nothing is skipped
+        with pytest.raises(PeerError, match="do not fit"):
+            peer.decode(ids * 2, 6)
+    with pytest.raises(PeerError, match="cannot load nothing"):
+        LlamaCppPeer(Path("nothing.gguf"), threads=1, context=64)

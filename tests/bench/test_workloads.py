@@ -1,0 +1,155 @@
+"""Recipes: the same bytes for the same seed, whole units, the size asked for, and what they are meant to do."""
+
+from __future__ import annotations
+
+import ast
+import json
+import random
+import re
+import subprocess
+import sys
+import zlib
+
+import pytest
+from scripted import ByteTokenizer
+
+from exactspec.bench.copyshare import copy_share
+from exactspec.bench.recipes import false_friend, no_copy
+from exactspec.bench.recipes.base import fit_units
+from exactspec.bench.workloads import RECIPES, build, prompt_ids, workload_case
+
+PIECE = re.compile(r"[A-Za-z]{1,4}|\d|\s+|[^\sA-Za-z\d]")
+
+
+class PieceTokenizer(ByteTokenizer):
+    """Pieces of up to four letters, single digits, runs of spaces: as many tokens as real tokenizers make of code."""
+
+    def encode(self, text: str) -> list[int]:
+        return [zlib.crc32(piece.encode()) for piece in PIECE.findall(text)]
+
+
+TOKENIZER = PieceTokenizer()
+
+
+@pytest.mark.parametrize("recipe", sorted(RECIPES))
+@pytest.mark.parametrize("size", [512, 2048])
+def test_same_seed_same_bytes_and_the_size_asked_for(recipe: str, size: int) -> None:
+    one = build(recipe, tokenizer=TOKENIZER, size=size, seed=3)
+    assert build(recipe, tokenizer=TOKENIZER, size=size, seed=3).json_line() == one.json_line()
+    assert build(recipe, tokenizer=TOKENIZER, size=size, seed=4).json_line() != one.json_line()
+    length = len(TOKENIZER.chat(one.messages))
+    assert length == one.meta.prompt_tokens == len(prompt_ids(TOKENIZER, one.messages))
+    assert abs(length - size) <= 0.05 * size
+    record = json.loads(one.json_line())
+    assert list(record) == sorted(record)
+    assert set(record["meta"]) >= {"files", "units", "copy_share", "longest_run"}
+
+
+def test_same_bytes_in_another_process() -> None:
+    """String hashing differs between processes: no set's order may reach a prompt."""
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from bench.test_workloads import TOKENIZER, RECIPES, build\n"
+        "for r in sorted(RECIPES): print(build(r, tokenizer=TOKENIZER, size=512, seed=1).json_line())\n"
+    )
+    tests = __file__.rsplit("/", 2)[0]
+    done = subprocess.run([sys.executable, "-c", program, tests], capture_output=True, text=True, check=True)
+    here = [build(r, tokenizer=TOKENIZER, size=512, seed=1).json_line() for r in sorted(RECIPES)]
+    assert done.stdout.splitlines() == here
+
+
+def test_no_copy_never_repeats_a_pair_of_words() -> None:
+    workload = build("no_copy", tokenizer=TOKENIZER, size=1024, seed=0)
+    words = workload.messages[0]["content"].split("\n\n")[1].split()
+    gold = workload.gold.replace(".", "").lower().split()
+    everything = words + gold
+    assert len(set(everything)) == len(everything)
+    assert workload.meta.units == len(words)
+    assert len(gold) > 100
+
+
+def test_false_friend_follows_and_then_leaves() -> None:
+    workload = build("false_friend", tokenizer=TOKENIZER, size=2048, seed=0)
+    table = workload.messages[0]["content"].split("\n\n")[1].splitlines()
+    names = [line.split()[0] for line in table]
+    assert len(set(names)) < len(names) / 2  # each name comes with several ports
+    for before, after in zip(table, workload.gold.splitlines(), strict=False):
+        assert before.split()[0] == after.split()[0]
+        assert before.split()[1] != after.split()[1]
+    assert workload.meta.longest_run <= 16
+    assert workload.meta.copy_share > 0.2
+
+
+def test_code_edit_changes_one_place_and_parses() -> None:
+    for seed in range(4):
+        workload = build("code_edit", tokenizer=TOKENIZER, size=2048, seed=seed)
+        before = workload.messages[0]["content"].split("```python\n")[1].split("```")[0]
+        ast.parse(before)
+        ast.parse(workload.gold)
+        a, b = before.splitlines(), workload.gold.splitlines()
+        same_start = next(i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
+        same_end = next(i for i, (x, y) in enumerate(zip(a[::-1], b[::-1], strict=False)) if x != y)
+        assert same_start + same_end >= len(a) - 1  # one line changed, or lines added at one place
+        assert workload.meta.copy_share > 0.8
+        assert workload.meta.longest_run > 100
+
+
+def test_recipes_fall_back_where_system_files_are_missing(tmp_path: object) -> None:
+    missing = f"{tmp_path}/nothing"
+    names, files = false_friend.service_names(missing)
+    assert files == ("sys.stdlib_module_names",)
+    assert len(names) > 10
+    words, files = no_copy.vocabulary(missing)
+    assert "mimetypes" in files
+    assert len(words) > 2000
+
+
+def test_mistakes_are_told() -> None:
+    with pytest.raises(ValueError, match="one of code_edit, false_friend, no_copy"):
+        build("copyist", tokenizer=TOKENIZER, size=512, seed=0)
+    with pytest.raises(ValueError, match="at least 256"):
+        build("no_copy", tokenizer=TOKENIZER, size=10, seed=0)
+    with pytest.raises(ValueError, match="another size"):
+        build("false_friend", tokenizer=TOKENIZER, size=10_000_000, seed=0)
+
+
+def test_case_caps_the_answer() -> None:
+    workload = build("code_edit", tokenizer=TOKENIZER, size=512, seed=0)
+    case = workload_case(TOKENIZER, workload, max_tokens=100)
+    assert case.params.max_tokens == 100
+    assert list(case.ids) == TOKENIZER.chat(workload.messages)
+    assert case.meta["copy_share"] == workload.meta.copy_share
+    assert 64 <= workload.max_tokens <= 1024
+
+
+def test_fit_units_finds_the_nearest() -> None:
+    for size in range(60, 200, 7):
+        found = fit_units(1000, size, lambda n: 20 + 3 * n)
+        assert found is not None
+        assert abs(20 + 3 * found - size) <= 1.5
+    assert fit_units(10, 500, lambda n: 20 + 3 * n) is None
+    assert fit_units(10, 100, lambda n: 70 * n) is None
+
+
+def _brute_force(prompt: list[int], output: list[int]) -> tuple[float, int]:
+    everything = prompt + output
+    covered: set[int] = set()
+    longest = 0
+    for start in range(len(prompt), len(everything)):
+        for end in range(start + 4, len(everything) + 1):
+            run = everything[start:end]
+            if any(everything[at : at + len(run)] == run for at in range(start)):
+                covered.update(range(start, end))
+                longest = max(longest, len(run))
+    return len(covered) / len(output), longest
+
+
+def test_copy_share_agrees_with_brute_force() -> None:
+    rng = random.Random(7)
+    for _ in range(60):
+        symbols = rng.choice((2, 3, 8))
+        prompt = [rng.randrange(symbols) for _ in range(rng.randrange(0, 25))]
+        output = [rng.randrange(symbols) for _ in range(rng.randrange(1, 25))]
+        share = copy_share(prompt, output)
+        assert (share.copy_share, share.longest_run) == pytest.approx(_brute_force(prompt, output))
+    assert copy_share([1, 2, 3, 4], []).copy_share == 0.0
