@@ -107,7 +107,7 @@ class ReadingNote:
         self._shown = False
 
     def __call__(self, done: int, total: int) -> None:
-        if self._wanted and done < total:
+        if self._wanted and done < total - 1:  # the last token is the first step's root
             self._stderr.write(f"\r\x1b[Kreading the prompt: {done} of {total} tokens")
             self._stderr.flush()
             self._shown = True
