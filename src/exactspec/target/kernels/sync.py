@@ -27,7 +27,7 @@ COUNTER_CELL = PARKED_CELL + MAX_THREADS  # + slot * MAX_THREADS + thread: next 
 COUNTER_SLOTS = 2  # work-sharing phases alternate between two sets of counters
 CELLS = COUNTER_CELL + COUNTER_SLOTS * MAX_THREADS
 
-SPINS_BEFORE_YIELD = 4000
+SPINS_BEFORE_YIELD = 400  # some 20 microseconds
 
 _I64 = ir.IntType(64)
 
