@@ -52,6 +52,8 @@ def run(
     """Answer the workloads' prompts with every draft mode in turn, compare the tokens, and print the table."""
     services: Services = context.obj
     names, modes = _list(workloads, "--workloads", RECIPES), _list(arms, "--arms", DRAFTS)
+    if len(modes) < 2:
+        raise CliError(f"--arms must name at least two draft modes, got {arms}")
     lengths = [_size(word) for word in sizes.split(",")]
     for value, option in ((seeds, "--seeds"), (repeats, "--repeats"), (max_tokens, "--max-tokens")):
         if value < 1:

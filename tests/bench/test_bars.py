@@ -1,0 +1,153 @@
+"""The bars are computed from what was measured, and the drafter's own cost from a replay."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from bench.fakes import Clock, FakeEngine
+from scripted import Oracle
+
+from exactspec.bench.bars import Bar, Bench, demo_bar, propose_bar
+from exactspec.bench.propose import drafter_cost
+from exactspec.bench.provenance import collect
+from exactspec.bench.runner import Recorder
+from exactspec.bench.store import ResultFile
+from exactspec.cli.main import main
+from exactspec.cli.services import Services
+from exactspec.drafters.base import Context, DraftBudget
+from exactspec.drafters.copy import CopyDrafter
+from exactspec.tree import DraftTree
+
+
+class Slow(Oracle):
+    """Takes 30 us to propose, by a clock of its own."""
+
+    def __init__(self, text: list[int], clock: Clock) -> None:
+        super().__init__(text)
+        self.clock = clock
+
+    def draft(self, history: list[int], budget: DraftBudget) -> DraftTree:
+        self.clock.now += 30e-6
+        return super().draft(history, budget)
+
+
+def test_drafter_cost_is_the_drafters_alone() -> None:
+    text = np.random.default_rng(0).integers(0, 97, 500).tolist()
+    clock = Clock()
+    cost = drafter_cost(Slow(text, clock), text, history=200, clock=clock)
+    assert cost.propose_us == pytest.approx(30, rel=1e-3)
+    assert cost.commit_us == 0
+    assert cost.tau == pytest.approx(300 / cost.steps)
+    assert 8 < cost.tau <= 9  # the oracle drafts 8, the target adds one
+    with pytest.raises(ValueError, match="must follow"):
+        drafter_cost(Slow(text, clock), text, history=500)
+
+
+def test_copy_drafter_finds_what_comes_back() -> None:
+    text = np.random.default_rng(1).integers(0, 5000, 600).tolist()
+    cost = drafter_cost(CopyDrafter(), [*text, *text[200:400]], history=600)
+    assert cost.tau > 4
+    again = CopyDrafter().begin(Context(np.array(text), np.empty(0, dtype=np.int64), None))  # type: ignore[arg-type]
+    assert again is not None
+
+
+def _bench(engine: FakeEngine, path: Path) -> Bench:
+    return Bench(
+        open_engine=lambda model: engine,
+        model_path=lambda model: Path(model),
+        recorder=Recorder(ResultFile(path), lambda: collect(threads=1), lambda text: None),
+        threads=1,
+        rounds=3,
+    )
+
+
+@pytest.mark.parametrize(
+    ("copy_ids", "copy_s", "passed"),
+    [
+        (range(30), 0.01, True),
+        (range(30), 0.02, False),  # 2x is below the limit
+        ([*range(29), 99], 0.01, False),  # fast, and wrong
+        (range(20), 0.01, False),
+    ],
+)
+def test_demo_bar(tmp_path: Path, copy_ids: Any, copy_s: float, passed: bool) -> None:
+    prompt = tmp_path / "p.txt"
+    prompt.write_text("repeat this\n")
+    engine = FakeEngine(
+        ids={"none": list(range(30)), "copy": list(copy_ids)}, s_per_token={"none": 0.04, "copy": copy_s}
+    )
+    bench = _bench(engine, tmp_path / "r.jsonl")
+    bar = bench.record(demo_bar(bench, engine, prompt))
+    assert bar.passed is passed
+    assert bench.recorder.out.lines[-1]["passed"] is passed
+    if passed:
+        assert bar.value == pytest.approx(4.0)
+
+
+def test_bar_limits() -> None:
+    bar = Bar(name="b", value=50.0, limit=50.0, unit="us", equal=None, detail="")
+    assert not bar.passed
+    assert replace(bar, value=49.9).passed
+    ratio = Bar(name="b", value=0.95, limit=0.95, unit="x", equal=True, detail="")
+    assert ratio.passed
+    assert not replace(ratio, equal=False).passed
+    assert not replace(ratio, value=0.949).passed
+
+
+def test_proposal_time_bar_takes_the_slowest_length() -> None:
+    class Letters:
+        def encode(self, text: str) -> list[int]:
+            return list(text.encode())
+
+    bar = propose_bar(Letters(), CopyDrafter())  # type: ignore[arg-type]
+    assert bar.unit == "us"
+    assert 0 < bar.value < 5000
+    assert bar.detail.count("propose") == 3
+
+
+def _command(*words: str, engine: FakeEngine) -> tuple[int, str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    services = Services(stdin=io.BytesIO(), stdout=out, stderr=err, open_engine=lambda name, **options: engine)  # type: ignore[arg-type,return-value]
+    return main(["bench", *words], services=services), out.getvalue(), err.getvalue()
+
+
+def test_run_and_table_commands(tmp_path: Path) -> None:
+    ids = list(range(40))
+    engine = FakeEngine(ids={"none": ids, "auto": ids}, s_per_token={"none": 0.02, "auto": 0.01})
+    file = str(tmp_path / "r.jsonl")
+    words = ["run", "-m", "fake", "--workloads", "false_friend", "--sizes", "2048", "--seeds", "1", "--repeats", "2"]
+    code, out, err = _command(*words, "--arms", "none,auto", "--out", file, engine=engine)
+    assert (code, "round 2/2" in err) == (0, True)
+    row = out.splitlines()[2].split("|")
+    assert [cell.strip() for cell in row[1:8]] == ["fake", "false_friend", "2048", "auto", "2", "0", "yes"]
+    assert row[11].strip() == "2.00"
+    assert _command("table", file, engine=engine)[1] == out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "--workloads", "nothing"], "none of no_copy"),
+        (["run", "--arms", "none,none"], "names one twice"),
+        (["run", "--arms", "none"], "at least two draft modes"),
+        (["run", "--sizes", "big"], "not a number"),
+        (["run", "--repeats", "0"], "at least 1"),
+        (["run", "--threads", "0"], "at least 1"),
+        (["table", "no-such-file"], "is no file"),
+        (["bars", "--only", "speed"], "none of demo"),
+        (["bars", "--only", "demo", "--demo-prompt", "no-such-file"], "is no file"),
+        (["bars", "--only", "controls", "--models", "qwen2.5-coder-1.5b"], "no bar is measured"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path: Path, words: list[str], message: str) -> None:
+    engine = FakeEngine(ids={"none": [1]}, s_per_token={"none": 1.0})
+    out = [] if words[0] == "table" else ["--out", str(tmp_path / "r.jsonl")]
+    code, _, err = _command(*words, *out, engine=engine)
+    assert code == 2
+    assert message in err.splitlines()[-1]
+    assert "Traceback" not in err
