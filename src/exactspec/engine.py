@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any, overload
 
@@ -69,8 +70,8 @@ class Engine:
     ) -> Engine:
         """An engine on a model given by name, path (GGUF file, safetensors folder) or Hugging Face id.
 
-        `threads`: None takes the physical cores. `context`: longest context in tokens; None takes what the model
-        states. `cache_dtype`: of keys and values. `progress`: called with a line of text for each slow part.
+        `threads`: None takes all cores that this process may use. `context`: longest context in tokens; None takes
+        what the model states. `cache_dtype`: of keys and values. `progress`: called with a line of text for each slow part.
         Raises ValueError if the model cannot be run or, with the figures, if it does not fit into memory.
         """
         from exactspec.memory import require_memory
@@ -79,9 +80,11 @@ class Engine:
         from exactspec.target.load import open_model
 
         tell = None if progress is None else _Milestones(progress)
-        model = open_model(ModelStore().resolve(name, progress=tell).path)
-        require_memory(model.source.config, context=context, cache_dtype=cache_dtype)
-        target = ExactTarget(model.source, threads=threads, context=context, cache_dtype=cache_dtype, progress=progress)
+        found = ModelStore().resolve(name, progress=tell)
+        model = open_model(found.path, context=context, sha256=found.sha256)
+        with closing(model.source) as source:
+            require_memory(source.config, context=context, cache_dtype=cache_dtype)
+            target = ExactTarget(source, threads=threads, context=context, cache_dtype=cache_dtype, progress=progress)
         return cls(target, model.tokenizer, draft=draft, speculation=speculation)
 
     @property

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from exactspec.target.weights import ModelConfig
 
-CACHE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
+CACHE_BYTES = {"float32": 4}
 """Bytes of one number in the cache."""
 
 _ROWS = 256
@@ -35,17 +35,26 @@ class MemoryNeed:
 
 
 def estimate(config: ModelConfig, *, context: int, cache_dtype: str = "float32") -> MemoryNeed:
-    """What the exact target needs for one request of `context` tokens."""
-    hidden, inner = config.hidden_size, config.intermediate_size
-    q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    layer = hidden * (q + 2 * kv) + q * hidden + 3 * hidden * inner
-    channels = q + 2 * kv + 2 * hidden + 2 * inner
+    """What the exact target needs for one request of `context` tokens, with the padding its kernels want.
+
+    Raises ValueError on a cache dtype it does not have.
+    """
+    if cache_dtype not in CACHE_BYTES:
+        raise ValueError(f"cache_dtype must be one of {', '.join(CACHE_BYTES)}, got {cache_dtype!r}")
+    width, inner = _padded(config.hidden_size, 16), _padded(config.intermediate_size, 16)
+    head = 2 * _padded(config.head_dim // 2, 16)
+    q, kv = config.num_heads * head, config.num_kv_heads * head
+    # One byte a weight, and a float32 scale per output channel. A tied head is the embedding itself.
+    layer = (q + 2 * kv + 2 * inner) * (width + 4) + config.hidden_size * (q + inner + 8)
     tables = config.vocab_size * (1 if config.tied_head else 2)
-    # One byte a weight, and per output channel a float32 scale and an int32 sum.
-    weights = config.num_layers * (layer + 8 * channels) + tables * (hidden + 8)
-    cache = config.num_layers * 2 * kv * context * CACHE_BYTES.get(cache_dtype, 4)
-    scratch = 4 * _ROWS * (4 * hidden + q + 2 * kv + 3 * inner) + 4 * _LOGIT_ROWS * config.vocab_size
+    weights = config.num_layers * layer + tables * (width + 4)
+    cache = config.num_layers * 2 * kv * _padded(context, 128) * CACHE_BYTES[cache_dtype]
+    scratch = 4 * _ROWS * (3 * width + 2 * q + 2 * inner) + 4 * _LOGIT_ROWS * config.vocab_size
     return MemoryNeed(weights, cache, scratch)
+
+
+def _padded(n: int, step: int) -> int:
+    return -(-n // step) * step
 
 
 def require_memory(
