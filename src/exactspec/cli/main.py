@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None, *, services: Services | None = None)
     except EXPECTED as error:
         return _fail(services, f"error: {_describe(error)}", EXIT_USAGE, error)
     except Exception as error:
-        # Usage errors come from typer, newer versions of which carry their own copy of click: known by what they can do.
+        # Usage errors come from typer, and newer ones carry their own copy of click: known by what they can do.
         format_message = getattr(error, "format_message", None)
         if format_message is not None:
             context = getattr(error, "ctx", None)
