@@ -71,7 +71,8 @@ class Engine:
         """An engine on a model given by name, path (GGUF file, safetensors folder) or Hugging Face id.
 
         `threads`: None takes all cores that this process may use. `context`: longest context in tokens; None takes
-        what the model states. `cache_dtype`: of keys and values. `progress`: called with a line of text for each slow part.
+        what the model states. `cache_dtype`: of keys and values. `progress`: called with a line of text for each slow
+        part.
         Raises ValueError if the model cannot be run or, with the figures, if it does not fit into memory.
         """
         from exactspec.memory import require_memory

@@ -27,10 +27,10 @@ class SamplingParams:
     frequency the output), bias, minimum tokens, temperature, top-k, top-p, min-p. Ties go to the lowest id.
 
     `max_tokens`: most tokens to emit (None: up to the context end). `min_tokens`: no EOS before that many were
-    emitted; a stop string that would match earlier is ignored too. `stop`: strings; text is cut before the match. `stop_token_ids`: further
-    ids that end the answer. `ignore_eos`: go on past EOS. `seed`: None draws one, which the completion returns.
-    `choice`: number of the choice of one request (part of the random key). `logprobs`: None for none, k for the
-    chosen token and the k best, of the raw distribution.
+    emitted; a stop string that would match earlier is ignored too. `stop`: strings; text is cut before the match.
+    `stop_token_ids`: further ids that end the answer. `ignore_eos`: go on past EOS. `seed`: None draws one, which the
+    completion returns. `choice`: number of the choice of one request (part of the random key). `logprobs`: None for
+    none, k for the chosen token and the k best, of the raw distribution.
     Raises ValueError, naming the field, on anything out of range.
     """
 
@@ -104,4 +104,5 @@ class Speculation:
         _require(self.draft in DRAFTS, f"draft must be one of {', '.join(DRAFTS)}, got {self.draft!r}")
         for name in ("max_nodes", "min_match", "gamma", "block"):
             value = getattr(self, name)
-            _require(isinstance(value, int) and 1 <= value <= 1024, f"{name} must be an integer in [1, 1024], got {value!r}")
+            ok = isinstance(value, int) and 1 <= value <= 1024
+            _require(ok, f"{name} must be an integer in [1, 1024], got {value!r}")

@@ -49,7 +49,8 @@ class Metrics:
     `cached_tokens`: prompt tokens whose keys and values were reused. `num_steps`: verify calls, plain steps
     included. `tau` = completion_tokens / num_steps. `num_draft_tokens`: nodes verified; `num_accepted_tokens`:
     nodes accepted and emitted. `prefill_s`: the forward over the prompt without its last token, which is the root
-    of the first step. `decode_s`: from the start of the first step to the last token.
+    of the first step. `decode_s`: the steps, from the start of the first (the drafter's preparation included) to the
+    last token; time that a caller spends between the chunks of a stream does not count.
     """
 
     prompt_tokens: int
@@ -78,8 +79,8 @@ class Metrics:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     """One answer. `finish_reason`: "stop" (EOS or stop string), "length" (max_tokens or the context end), or
-    "cancelled" (the caller stopped a stream). `seed`: the one used, drawn if none was given. `identity`: what equal bits are promised
-    for. `exact`: whether the target keeps that promise. `steps`: empty unless asked for."""
+    "cancelled" (the caller stopped a stream). `seed`: the one used, drawn if none was given. `identity`: what equal
+    bits are promised for. `exact`: whether the target keeps that promise. `steps`: empty unless asked for."""
 
     text: str
     token_ids: tuple[int, ...]
