@@ -9,7 +9,7 @@ import numpy as np
 
 from exactspec.drafters.base import Context, DraftBudget, State, Verified
 from exactspec.drafters.odds import Odds
-from exactspec.drafters.suffix_index import MAX_MATCH, SuffixIndex
+from exactspec.drafters.suffix_index import MAX_MATCH, SuffixIndex, agreeing
 from exactspec.tree import DraftTree
 
 HISTORY = "copy"
@@ -197,17 +197,13 @@ def _realign(copying: _Copying) -> _Place | None:
     lost = copying.place
     assert lost is not None
     history, text = copying.history.tokens, copying.text(lost.source)
-    end = len(history)
-    last = history[-1]
-    first = max(lost.position - _BEFORE, 0)
-    best: _Place | None = None
+    end, last = len(history), history[-1]
     expected = lost.position + copying.lost
-    for position, token in enumerate(text[first : lost.position + _BEHIND], first + 1):
-        if token != last or position == len(text):
-            continue
-        k, most = 1, min(position, end, MAX_MATCH)
-        while k < most and text[position - 1 - k] == history[end - 1 - k]:
-            k += 1
-        if best is None or (k, -abs(position - expected)) > (best.length, -abs(best.position - expected)):
-            best = _Place(lost.source, position, k, aligned=True)
+    position, stop = max(lost.position - _BEFORE, 0), min(lost.position + _BEHIND, len(text) - 1)
+    best: _Place | None = None
+    while last in text[position:stop]:
+        position = text.index(last, position, stop) + 1
+        length = agreeing(text, position - 1, history, end - 1, 1, min(position, end, MAX_MATCH))
+        if best is None or (length, -abs(position - expected)) > (best.length, -abs(best.position - expected)):
+            best = _Place(lost.source, position, length, aligned=True)
     return best

@@ -33,6 +33,9 @@ MAX_MATCH = 64
 _BULK = 256
 """From this many tokens on, filling an empty index by sorting is quicker than one by one."""
 
+_SLICE = 12
+"""Tokens compared at a time once several agreed."""
+
 _FEW = 24
 """For fewer tokens plain Python is quicker than numpy."""
 
@@ -54,6 +57,26 @@ def _scramble(ids: array[int]) -> array[int]:
         x = ((x ^ (x >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
         keys.append(x ^ (x >> 16))
     return keys
+
+
+def agreeing(text: array[int], at: int, other: array[int], there: int, k: int, most: int) -> int:
+    """How many tokens agree, counted backwards from ``text[at]`` and ``other[there]``; the first k are known to.
+
+    Never more than `most`, which neither side may run out before.
+    """
+    # Slices are compared in C; short agreements, the usual ones, end before the first.
+    quick = min(k + 3, most)
+    while k < quick:
+        if text[at - k] != other[there - k]:
+            return k
+        k += 1
+    while (
+        k + _SLICE <= most and text[at - k - _SLICE + 1 : at - k + 1] == other[there - k - _SLICE + 1 : there - k + 1]
+    ):
+        k += _SLICE
+    while k < most and text[at - k] == other[there - k]:
+        k += 1
+    return k
 
 
 class SuffixIndex:
@@ -144,8 +167,8 @@ class SuffixIndex:
             k = below if below < above else above
             most = node if node < longest else longest
             last = node - 1
-            while k < most and keys[last - k] == text[end - k]:
-                k += 1
+            if k < most and keys[last - k] == text[end - k]:
+                k = agreeing(keys, last, text, end, k + 1, most)
             if k > best:
                 found.append((node, k))
                 best = k
@@ -166,8 +189,8 @@ class SuffixIndex:
         while node:
             k = below if below < above else above
             most = node if node < MAX_MATCH else MAX_MATCH
-            while k < most and keys[node - 1 - k] == keys[position - 1 - k]:
-                k += 1
+            if k < most and keys[node - 1 - k] == keys[position - 1 - k]:
+                k = agreeing(keys, node - 1, keys, position - 1, k + 1, most)
             if k == MAX_MATCH:
                 sons[low], sons[high] = sons[2 * node], sons[2 * node + 1]
                 return node
@@ -213,8 +236,8 @@ class SuffixIndex:
         most = position if position < MAX_MATCH else MAX_MATCH
         while node > position:
             k = below if below < above else above
-            while k < most and keys[node - 1 - k] == keys[position - 1 - k]:
-                k += 1
+            if k < most and keys[node - 1 - k] == keys[position - 1 - k]:
+                k = agreeing(keys, node - 1, keys, position - 1, k + 1, most)
             if k < position and keys[node - 1 - k] < keys[position - 1 - k]:
                 slot, below = 2 * node + 1, k
             else:
