@@ -48,7 +48,11 @@ class Verified:
     `tree`: what was verified (empty in a plain step). `path` [a]: indices of the accepted nodes, from the root
     down. `tokens` [a + 1]: what the step appended to the history: the accepted tokens and the target's own next
     one (fewer when a stop cut them). `rows`: the target's rows, row 0 the root, row i + 1 node i (views, valid
-    during the call only). `cache`: committed up to and including the last accepted node.
+    during the call only). `cache`: committed up to and including the last accepted node (without it, if a stop fell on
+    it: the cache is always one shorter than the history).
+
+    When a session's next prompt goes on from what the drafter knows, its new tokens come in the same way, after a
+    `truncate` to the common part: empty tree and path, `rows` of length 0, and any number of `tokens`.
     """
 
     tree: DraftTree
