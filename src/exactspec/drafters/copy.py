@@ -63,7 +63,11 @@ class _Copying:
         return (self.prediction if source == PREDICTION else self.history).tokens
 
     def odds_at(self, place: _Place) -> Odds:
-        return self.odds.setdefault((place.source, place.aligned), Odds())
+        kind = place.source, place.aligned
+        odds = self.odds.get(kind)
+        if odds is None:
+            odds = self.odds[kind] = Odds()
+        return odds
 
 
 class CopyDrafter:
