@@ -533,3 +533,29 @@ def test_real_vocabularies(name: str, pre: str, model_file: Callable[[str], Path
     ids = ours.chat([{"role": "user", "content": "Hi <|im_end|>"}])
     assert ids.count(end) == 2  # of the default system message and of the user's turn
     assert b"".join(map(ours.token_bytes, ids)).decode().endswith("user\nHi <|im_end|>\nassistant\n")
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(("name", "pre"), [("smollm2-135m", "smollm"), ("qwen2.5-coder-1.5b", "qwen2")])
+def test_real_chat_templates_equal_transformers(name: str, pre: str, model_file: Callable[[str], Path]) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is the reference")
+    path = model_file(name)
+    metadata = read_header(path).metadata
+    tokens, kinds = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
+    backend = reference(
+        pre,
+        dict(zip(tokens, range(len(tokens)), strict=True)),
+        [tuple(m.split(" ", 1)) for m in metadata["tokenizer.ggml.merges"]],
+    )
+    backend.add_special_tokens(
+        [AddedToken(t, normalized=False) for t, kind in zip(tokens, kinds, strict=True) if kind == 3]
+    )
+    backend.add_tokens([AddedToken(t, normalized=False) for t, kind in zip(tokens, kinds, strict=True) if kind == 4])
+    theirs = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend, chat_template=metadata["tokenizer.chat_template"], eos_token="<|im_end|>"
+    )
+    ours = open_model(path).tokenizer
+    turns = [{"role": "user", "content": text} for text in TEXTS]
+    for messages in [*ORDINARY, turns, [{"role": "system", "content": "Be brief."}, *turns]]:
+        expected = theirs.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        assert ours.chat(messages) == expected

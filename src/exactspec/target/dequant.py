@@ -20,11 +20,19 @@ import numpy.typing as npt
 from exactspec.target.base import FloatArray
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
-Kernel: TypeAlias = Callable[[Bytes, FloatArray, FloatArray], bool]
-
 # A kernel takes blocks [n, bytes of a block], the float32 values of all float16 numbers [65536], and fills
 # out [n, weights of a block]; True if all scales are finite (then all weights are: the integers are small).
-_jit: Any = numba.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
+Kernel: TypeAlias = Callable[[Bytes, FloatArray, FloatArray], bool]
+
+
+def _jit(function: Callable[..., Any]) -> Any:
+    """Compiled when first called, a second or less a type, and kept on disk. Each kernel's callees are in this file,
+    which is all that numba's own key watches."""
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+    try:
+        return numba.njit(cache=True, **options)(function)
+    except RuntimeError:  # no folder to keep it in can be written
+        return numba.njit(**options)(function)
 
 
 def half_values() -> FloatArray:
