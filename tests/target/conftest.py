@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tiny_tokenizers import Trained, train
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +21,9 @@ def model_file(named_model: Callable[[str], Path]) -> Callable[[str], Path]:
         return named_model(name)
 
     return path
+
+
+@pytest.fixture(scope="session")
+def trained() -> Trained:
+    """Vocabulary and merges of a byte-level BPE trained on the test texts."""
+    return train()
