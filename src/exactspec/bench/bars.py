@@ -176,7 +176,8 @@ def propose_bar(tokenizer: Tokenizer, drafter: Drafter) -> Bar:
     for history in _HISTORIES:
         # What follows comes back from the middle of the history, so that there is something to propose.
         middle = history // 2
-        costs.append(drafter_cost(drafter, [*text[:history], *text[middle : middle + _REPLAYED]], history=history))
+        back = text[middle : min(middle + _REPLAYED, history)]
+        costs.append(drafter_cost(drafter, [*text[:history], *back], history=history))
     detail = "; ".join(
         f"{c.history}: propose {c.propose_us:.1f} (99%: {c.slowest_propose_us:.1f}), commit {c.commit_us:.1f}, "
         f"tau {c.tau:.1f}"
