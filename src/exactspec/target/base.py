@@ -83,7 +83,9 @@ class Segment:
     want: IntArray
 
     @classmethod
-    def chain(cls, cache: Cache, tokens: Sequence[int] | IntArray, want: Want = Want.ARGMAX, *, last_only: bool = False) -> Segment:
+    def chain(
+        cls, cache: Cache, tokens: Sequence[int] | IntArray, want: Want = Want.ARGMAX, *, last_only: bool = False
+    ) -> Segment:
         """Rows that follow one another. `last_only` asks for `want` on the last row alone (a prompt)."""
         ids = np.asarray(tokens, dtype=np.int64)
         n = len(ids)

@@ -82,7 +82,9 @@ class ExactCache:
         if len(path):
             inside = path.min() >= 0 and path.max() < len(self._staged)
             if not inside or path[0] != 0 or not np.array_equal(self._staged[path[1:]], path[:-1]):
-                raise ValueError(f"rows {path[:8].tolist()} are no path from the root of the {len(self._staged)} staged rows")
+                raise ValueError(
+                    f"rows {path[:8].tolist()} are no path from the root of the {len(self._staged)} staged rows"
+                )
             for depth, row in enumerate(path.tolist()):
                 if row != depth:
                     self._copy_slot(self._length + row, self._length + depth)

@@ -74,7 +74,9 @@ def describe_cpu(env: Mapping[str, str] | None = None) -> CpuInfo:
     if chosen not in INSTRUCTION_SETS:
         raise ValueError(f"{ISA_VARIABLE} must be one of {', '.join(INSTRUCTION_SETS)}, got {chosen!r}")
     if chosen not in supported:
-        raise ValueError(f"{ISA_VARIABLE}={chosen}: this CPU has no such instructions; it can run {', '.join(supported)}")
+        raise ValueError(
+            f"{ISA_VARIABLE}={chosen}: this CPU has no such instructions; it can run {', '.join(supported)}"
+        )
     cores = available_cores()
     return CpuInfo(_model_name(), llvm.get_host_cpu_name(), tuple(sorted(features)), supported, chosen, cores, cores)
 

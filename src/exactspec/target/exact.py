@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,10 @@ from exactspec.target.team import Team
 from exactspec.target.weights import WeightSource
 
 TOP_K = 8
+# Inputs that share an activation scale. Small groups keep outliers apart; normed rows have the worst ones.
+NORM_GROUP = 32
+ATTENDED_GROUP = 64
+INNER_GROUP = 128
 
 
 class ExactTarget:
@@ -70,6 +75,15 @@ class ExactTarget:
         self._layer_table = _layer_table(self.packed)
         self._scratch = Scratch()
         self._page_shape = PageShape(config.num_layers, config.num_kv_heads, self.packed.sizes.head_pad)
+        sizes = self.packed.sizes
+        self._groups = max(
+            -(-width // group)
+            for width, group in (
+                (sizes.width_pad, NORM_GROUP),
+                (config.num_heads * sizes.head_pad, ATTENDED_GROUP),
+                (sizes.inner_pad, INNER_GROUP),
+            )
+        )
         self._set_model()
 
     @property
@@ -117,6 +131,10 @@ class ExactTarget:
             "layer_bytes": self._page_shape.layer_bytes,
             "head_bytes": self._page_shape.head_bytes,
             "top_k": TOP_K,
+            "norm_group": NORM_GROUP,
+            "attended_group": ATTENDED_GROUP,
+            "inner_group": INNER_GROUP,
+            "groups": self._groups,
             "q8_stride": max(s.width_pad, s.inner_pad, c.num_heads * s.head_pad),
             "eps": c.rms_norm_eps,
             # log2(e): the kernels use powers of two
@@ -185,8 +203,8 @@ class ExactTarget:
             "x": _address(scratch.get("x", np.float32, (rows, sizes.width_pad))),
             "normed": _address(normed),
             "q8": _address(scratch.get("q8", np.int8, (rows, int(f["q8_stride"][0])))),
-            "scale": _address(scratch.get("scale", np.float32, (rows,))),
-            "offset": _address(scratch.get("offset", np.int32, (rows,))),
+            "scale": _address(scratch.get("scale", np.float32, (rows, self._groups))),
+            "offset": _address(scratch.get("offset", np.int32, (rows, self._groups))),
             "queries": _address(scratch.get("queries", np.float32, (rows, attended))),
             "attended": _address(scratch.get("attended", np.float32, (rows, attended))),
             "inner": _address(scratch.get("inner", np.float32, (rows, sizes.inner_pad))),
@@ -201,7 +219,16 @@ class ExactTarget:
         return self._results(layouts, starts, asked_rows, asked_count, logits_slot, logits, best_value, best_id, normed)
 
     def _results(
-        self, layouts: list[Layout], starts: Any, asked_rows: Any, asked_count: Any, logits_slot: Any, logits: Any, best_value: Any, best_id: Any, normed: Any
+        self,
+        layouts: list[Layout],
+        starts: Any,
+        asked_rows: Any,
+        asked_count: Any,
+        logits_slot: Any,
+        logits: Any,
+        best_value: Any,
+        best_id: Any,
+        normed: Any,
     ) -> list[SegmentRows]:
         rows = int(starts[-1])
         argmax = np.full(rows, -1, dtype=np.int64)
@@ -216,7 +243,7 @@ class ExactTarget:
         plain = logits[:, : self.vocab_size]
         return [
             SegmentRows(argmax[a:b], hidden[a:b], slots[a:b], plain, topk_ids[a:b], topk_logits[a:b])
-            for a, b in zip(starts[:-1], starts[1:], strict=True)
+            for a, b in pairwise(starts)
         ]
 
 
@@ -260,4 +287,14 @@ def identity_of(weights: str, cpu: CpuInfo, cache_dtype: str) -> str:
 
     from exactspec import __version__
 
-    return f"exactspec-{__version__}/numba-{numba.__version__}/llvmlite-{llvmlite.__version__}/{cpu.llvm_name}/{cpu.instruction_set}/{cache_dtype}/{weights[:16]}"
+    parts = (
+        f"exactspec-{__version__}",
+        f"numba-{numba.__version__}",
+        f"llvmlite-{llvmlite.__version__}",
+        f"numpy-{np.__version__}",  # sampling takes its exponentials
+        f"{cpu.llvm_name}-{cpu.instruction_set}",
+        f"cache-{cache_dtype}",
+        f"int8-groups-{NORM_GROUP}-{ATTENDED_GROUP}-{INNER_GROUP}",
+        weights[:16],
+    )
+    return "/".join(parts)

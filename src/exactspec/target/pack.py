@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +46,9 @@ class Packer:
         self._stored = np.full((self._units, self.width_pad // 4, UNIT, 4), 128, dtype=np.uint8)
         self._scale = np.ones(self._units * UNIT, dtype=np.float32)
 
-    def put(self, rows: FloatArray, places: npt.NDArray[np.int64], columns: npt.NDArray[np.int64] | None = None) -> None:
+    def put(
+        self, rows: FloatArray, places: npt.NDArray[np.int64], columns: npt.NDArray[np.int64] | None = None
+    ) -> None:
         """Quantise `rows` [n, width] into channels `places` [n]; input j goes to padded input ``columns[j]``."""
         n, width = rows.shape
         peak = np.abs(rows).max(axis=1)
@@ -88,7 +89,9 @@ class Sizes:
     @classmethod
     def of(cls, c: ModelConfig) -> Sizes:
         half = padded(c.head_dim // 2, 16)
-        return cls(padded(c.hidden_size, 16), half, 2 * half, padded(c.intermediate_size, 16), padded(c.vocab_size, UNIT))
+        return cls(
+            padded(c.hidden_size, 16), half, 2 * half, padded(c.intermediate_size, 16), padded(c.vocab_size, UNIT)
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,12 +114,13 @@ class PackedModel:
 
 
 def rotary_places(heads: int, head_dim: int, half_pad: int, first_head: int) -> npt.NDArray[np.int64]:
-    """Channel of each query or key dimension: a unit holds dimensions d .. d + 15 and their partners d + head_dim / 2."""
+    """Channel of each query or key dimension: a unit holds dimensions d .. d + 15 and their rotary partners."""
     half = head_dim // 2
     d = np.arange(half)
     low = d // 16 * UNIT + d % 16
     one = np.concatenate([low, low + 16])
-    return ((first_head + np.arange(heads))[:, None] * (2 * half_pad) + one[None, :]).reshape(-1)
+    places: npt.NDArray[np.int64] = (first_head + np.arange(heads))[:, None] * (2 * half_pad) + one[None, :]
+    return places.reshape(-1)
 
 
 def plain_places(heads: int, head_dim: int, head_pad: int, first_head: int) -> npt.NDArray[np.int64]:
@@ -174,7 +178,5 @@ def _pack_layer(source: WeightSource, c: ModelConfig, sizes: Sizes, prefix: str)
         gate_up.put(source.matrix(prefix + name), channel // 16 * UNIT + channel % 16 + half)
     down = Packer(c.hidden_size, c.intermediate_size, sizes.inner_pad)
     down.put(source.matrix(prefix + "down"), np.arange(c.hidden_size))
-    norm = lambda name: _vector(source.vector(prefix + name), sizes.width_pad)  # noqa: E731
-    return Layer(norm("attn_norm"), qkv.done(), bias, o.done(), norm("mlp_norm"), gate_up.done(), down.done())
-
-
+    attn_norm, mlp_norm = (_vector(source.vector(prefix + x), sizes.width_pad) for x in ("attn_norm", "mlp_norm"))
+    return Layer(attn_norm, qkv.done(), bias, o.done(), mlp_norm, gate_up.done(), down.done())

@@ -30,7 +30,9 @@ class Layout:
 def _ints(name: str, values: IntArray, index: int) -> Int64:
     array = np.asarray(values)
     if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
-        raise ValueError(f"segment {index}: {name} must be a list of integers, got {array.dtype} of shape {array.shape}")
+        raise ValueError(
+            f"segment {index}: {name} must be a list of integers, got {array.dtype} of shape {array.shape}"
+        )
     return np.ascontiguousarray(array, dtype=np.int64)
 
 

@@ -48,8 +48,10 @@ def _load(b: Any, address: Any, kind: Any) -> Any:
 
 
 def _float_tile(module: Any, kind: str, rows: int) -> Any:
-    """``void (a, lda, b, ldb, count, out, ldo, columns, add)``: out[r, c] = sum over k of a[r, k] * b[k, c], k in
-    order, one fused multiply-add each, starting from out if `add`. Strides and columns in elements; columns % 16 == 0."""
+    """``void (a, lda, b, ldb, count, out, ldo, columns, add)``: out[r, c] = sum over k of a[r, k] * b[k, c], in order.
+
+    One fused multiply-add each, starting from out if `add`. Strides and columns in elements; columns % 16 == 0.
+    """
     name = f"exactspec_float_tile_{kind}_{rows}"
     known = module.globals.get(name)
     if known:
@@ -82,15 +84,31 @@ def _float_tile(module: Any, kind: str, rows: int) -> Any:
 
 
 def _float_pass(
-    b: Any, rows: int, vectors: int, column: Any, a: Any, lda: Any, m: Any, ldb: Any, count: Any, out: Any, ldo: Any, columns: Any, add: Any
+    b: Any,
+    rows: int,
+    vectors: int,
+    column: Any,
+    a: Any,
+    lda: Any,
+    m: Any,
+    ldb: Any,
+    count: Any,
+    out: Any,
+    ldo: Any,
+    columns: Any,
+    add: Any,
 ) -> None:
     const = lambda x: ir.Constant(_I64, x)  # noqa: E731
-    fma = b.module.globals.get("llvm.fma.v16f32") or ir.Function(b.module, ir.FunctionType(_VF, [_VF] * 3), "llvm.fma.v16f32")
+    fma = b.module.globals.get("llvm.fma.v16f32") or ir.Function(
+        b.module, ir.FunctionType(_VF, [_VF] * 3), "llvm.fma.v16f32"
+    )
     first = b.add(m, b.mul(column, const(4)))
     place = lambda r, c: b.add(out, b.mul(b.add(b.add(b.mul(ldo, const(r)), column), const(16 * c)), const(4)))  # noqa: E731
     going = b.icmp_signed("!=", add, const(0))
     initial = [
-        b.select(going, _load(b, place(r, c), _VF), ir.Constant(_VF, [0.0] * 16)) for r in range(rows) for c in range(vectors)
+        b.select(going, _load(b, place(r, c), _VF), ir.Constant(_VF, [0.0] * 16))
+        for r in range(rows)
+        for c in range(vectors)
     ]
     before, loop, done = b.block, b.append_basic_block("k"), b.append_basic_block("done")
     b.cbranch(b.icmp_signed(">", count, const(0)), loop, done)
@@ -106,7 +124,9 @@ def _float_pass(
     for r in range(rows):
         one = _load(b, b.add(a, b.mul(b.add(b.mul(lda, const(r)), k), const(4))), _F32)
         spread = b.insert_element(ir.Constant(_VF, ir.Undefined), one, ir.Constant(_I32, 0))
-        spread = b.shuffle_vector(spread, ir.Constant(_VF, ir.Undefined), ir.Constant(ir.VectorType(_I32, 16), [0] * 16))
+        spread = b.shuffle_vector(
+            spread, ir.Constant(_VF, ir.Undefined), ir.Constant(ir.VectorType(_I32, 16), [0] * 16)
+        )
         new += [b.call(fma, [spread, matrix[c], sums[r * vectors + c]]) for c in range(vectors)]
     following = b.add(k, const(1))
     k.add_incoming(following, loop)
@@ -124,7 +144,7 @@ def _float_pass(
 
 
 @intrinsic
-def float_tile(typingctx, isa, rows, a, lda, b, ldb, count, out, ldo, columns, add):  # type: ignore[no-untyped-def]
+def float_tile(typingctx, isa, rows, a, lda, b, ldb, count, out, ldo, columns, add):
     """1 .. BLOCK rows: see `_float_tile`."""
     kind = isa.kind
 

@@ -49,7 +49,7 @@ def load_kernels(cpu: CpuInfo, *, home: Path | None = None, progress: Callable[[
     from exactspec.target.kernels.frame import FRAME
 
     if numba.config.DISABLE_JIT:
-        raise RuntimeError("NUMBA_DISABLE_JIT is set: unset it, the kernels exist only in compiled form")
+        raise ValueError("NUMBA_DISABLE_JIT is set: unset it, the kernels exist only in compiled form")
     function = {
         "avx512vnni": forward.serve_avx512vnni,
         "avx512vnni-256": forward.serve_avx512vnni_256,

@@ -31,28 +31,30 @@ from exactspec.target.kernels.sync import (
 )
 
 ATTN_NORM, QKV, QKV_SCALE, QKV_BIAS = LAYER["attn_norm"], LAYER["qkv"], LAYER["qkv_scale"], LAYER["qkv_bias"]
-O, O_SCALE, MLP_NORM = LAYER["o"], LAYER["o_scale"], LAYER["mlp_norm"]
+OUT, OUT_SCALE, MLP_NORM = LAYER["o"], LAYER["o_scale"], LAYER["mlp_norm"]
 GATE_UP, GATE_UP_SCALE = LAYER["gate_up"], LAYER["gate_up_scale"]
 DOWN, DOWN_SCALE = LAYER["down"], LAYER["down_scale"]
 LAYER_BYTES = 8 * len(LAYER)
 
 
 @njit(nogil=True, error_model="numpy")
-def norm_phase(f, weight, threads, thread):  # type: ignore[no-untyped-def]
+def norm_phase(f, weight, threads, thread):
     for r in range(share_start(f.rows, threads, thread), share_start(f.rows, threads, thread + 1)):
         normed = f.normed + 4 * r * f.width_pad
         norm_row(f.x + 4 * r * f.width_pad, weight, f.width, f.width_pad, f.eps, normed)
-        quantise_row(normed, f.width_pad, f.q8 + r * f.q8_stride, f.scale + 4 * r, f.offset + 4 * r)
+        cell = 4 * r * f.groups
+        quantise_row(normed, f.width_pad, f.norm_group, f.q8 + r * f.q8_stride, f.scale + cell, f.offset + cell)
 
 
 @njit(nogil=True, error_model="numpy")
-def quantise_phase(f, values, width, threads, thread):  # type: ignore[no-untyped-def]
+def quantise_phase(f, values, width, group, threads, thread):
     for r in range(share_start(f.rows, threads, thread), share_start(f.rows, threads, thread + 1)):
-        quantise_row(values + 4 * r * width, width, f.q8 + r * f.q8_stride, f.scale + 4 * r, f.offset + 4 * r)
+        cell = 4 * r * f.groups
+        quantise_row(values + 4 * r * width, width, group, f.q8 + r * f.q8_stride, f.scale + cell, f.offset + cell)
 
 
 @njit(nogil=True, error_model="numpy")
-def layer_forward(isa, f, layer, threads, thread):  # type: ignore[no-untyped-def]
+def layer_forward(isa, f, layer, threads, thread):
     team, private = f.team, f.private + thread * f.private_bytes
     table = f.layer_table + layer * LAYER_BYTES
     attended = f.heads * f.head_pad
@@ -61,7 +63,11 @@ def layer_forward(isa, f, layer, threads, thread):  # type: ignore[no-untyped-de
     reset_counter(team, 1, thread)
     barrier(team, threads)
 
-    weights, scales, bias = v.load_i64s(table + 8 * QKV), v.load_i64s(table + 8 * QKV_SCALE), v.load_i64s(table + 8 * QKV_BIAS)
+    weights, scales, bias = (
+        v.load_i64s(table + 8 * QKV),
+        v.load_i64s(table + 8 * QKV_SCALE),
+        v.load_i64s(table + 8 * QKV_BIAS),
+    )
     units = (f.heads + 2 * f.kv_heads) * f.head_pad // UNIT
     unit = next_unit(team, 0, units, threads, thread)
     while unit >= 0:
@@ -76,15 +82,15 @@ def layer_forward(isa, f, layer, threads, thread):  # type: ignore[no-untyped-de
         task = next_unit(team, 1, f.tasks, threads, thread)
     barrier(team, threads)
 
-    quantise_phase(f, f.attended, attended, threads, thread)
+    quantise_phase(f, f.attended, attended, f.attended_group, threads, thread)
     reset_counter(team, 1, thread)
     barrier(team, threads)
 
-    weights, scales = v.load_i64s(table + 8 * O), v.load_i64s(table + 8 * O_SCALE)
+    weights, scales = v.load_i64s(table + 8 * OUT), v.load_i64s(table + 8 * OUT_SCALE)
     units = (f.width + UNIT - 1) // UNIT
     unit = next_unit(team, 0, units, threads, thread)
     while unit >= 0:
-        residual_unit(isa, f, unit, weights, scales, attended, private)
+        residual_unit(isa, f, unit, weights, scales, attended, f.attended_group, private)
         unit = next_unit(team, 0, units, threads, thread)
     barrier(team, threads)
 
@@ -101,28 +107,29 @@ def layer_forward(isa, f, layer, threads, thread):  # type: ignore[no-untyped-de
     barrier(team, threads)
 
     reset_counter(team, 1, thread)
-    quantise_phase(f, f.inner, f.inner_pad, threads, thread)
+    quantise_phase(f, f.inner, f.inner_pad, f.inner_group, threads, thread)
     barrier(team, threads)
 
     weights, scales = v.load_i64s(table + 8 * DOWN), v.load_i64s(table + 8 * DOWN_SCALE)
     units = (f.width + UNIT - 1) // UNIT
     unit = next_unit(team, 0, units, threads, thread)
     while unit >= 0:
-        residual_unit(isa, f, unit, weights, scales, f.inner_pad, private)
+        residual_unit(isa, f, unit, weights, scales, f.inner_pad, f.inner_group, private)
         unit = next_unit(team, 0, units, threads, thread)
     barrier(team, threads)
     reset_counter(team, 0, thread)
 
 
 @njit(nogil=True, error_model="numpy")
-def head_forward(isa, f, threads, thread):  # type: ignore[no-untyped-def]
+def head_forward(isa, f, threads, thread):
     team, private = f.team, f.private + thread * f.private_bytes
     for r in range(share_start(f.rows, threads, thread), share_start(f.rows, threads, thread + 1)):
         norm_row(f.x + 4 * r * f.width_pad, f.final_norm, f.width, f.width_pad, f.eps, f.normed + 4 * r * f.width_pad)
     barrier(team, threads)
     for r in range(share_start(f.asked, threads, thread), share_start(f.asked, threads, thread + 1)):
         row = v.load_i64s(f.asked_rows + 8 * r)
-        quantise_row(f.normed + 4 * row * f.width_pad, f.width_pad, f.q8 + r * f.width_pad, f.scale + 4 * r, f.offset + 4 * r)
+        cell, q8 = 4 * r * f.groups, f.q8 + r * f.width_pad
+        quantise_row(f.normed + 4 * row * f.width_pad, f.width_pad, f.norm_group, q8, f.scale + cell, f.offset + cell)
     values = f.best_value + 4 * thread * f.asked * f.top_k
     ids = f.best_id + 8 * thread * f.asked * f.top_k
     for i in range(f.asked * f.top_k):
@@ -133,7 +140,7 @@ def head_forward(isa, f, threads, thread):  # type: ignore[no-untyped-def]
     units = (f.vocab + UNIT - 1) // UNIT
     unit = next_unit(team, 0, units, threads, thread)
     while unit >= 0:
-        head_unit(isa, f, unit, f.q8, f.scale, f.offset, private, values, ids)
+        head_unit(isa, f, unit, private, values, ids)
         unit = next_unit(team, 0, units, threads, thread)
     barrier(team, threads)
     reset_counter(team, 0, thread)
@@ -145,11 +152,17 @@ def head_forward(isa, f, threads, thread):  # type: ignore[no-untyped-def]
                     at = (other * f.asked + r) * f.top_k + i
                     token = v.load_i64s(f.best_id + 8 * at)
                     if token < f.vocab:
-                        offer(values + 4 * r * f.top_k, ids + 8 * r * f.top_k, count, v.load_f32(f.best_value + 4 * at), token)
+                        offer(
+                            values + 4 * r * f.top_k,
+                            ids + 8 * r * f.top_k,
+                            count,
+                            v.load_f32(f.best_value + 4 * at),
+                            token,
+                        )
 
 
 @njit(nogil=True, error_model="numpy")
-def run_forward(isa, frames, threads, thread):  # type: ignore[no-untyped-def]
+def run_forward(isa, frames, threads, thread):
     f = frames[0]
     old = enter_float_mode()
     for r in range(share_start(f.rows, threads, thread), share_start(f.rows, threads, thread + 1)):
@@ -166,7 +179,7 @@ def run_forward(isa, frames, threads, thread):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, error_model="numpy")
-def serve(isa, frames, threads, thread, seen, spins):  # type: ignore[no-untyped-def]
+def serve(isa, frames, threads, thread, seen, spins):
     """A helper thread's life inside compiled code: run every new job; give up after `spins` idle turns.
 
     `seen`: jobs known to be done. Returns the number now done, with this thread marked as parked.
@@ -189,7 +202,7 @@ def serve(isa, frames, threads, thread, seen, spins):  # type: ignore[no-untyped
 
 
 @njit(nogil=True, error_model="numpy")
-def publish(frames, threads):  # type: ignore[no-untyped-def]
+def publish(frames, threads):
     """Start a job. Returns a bit mask of the helper threads that sleep and must be woken."""
     team = frames[0].team
     fetch_add(team + GENERATION_CELL * LINE, 1)
@@ -201,7 +214,7 @@ def publish(frames, threads):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, error_model="numpy")
-def enter(isa, frames, threads, thread, seen, spins):  # type: ignore[no-untyped-def]
+def enter(isa, frames, threads, thread, seen, spins):
     """Thread -1 publishes a job, thread 0 runs its part of it, the others serve."""
     if thread < 0:
         return publish(frames, threads)
@@ -211,17 +224,17 @@ def enter(isa, frames, threads, thread, seen, spins):  # type: ignore[no-untyped
     return serve(isa, frames, threads, thread, seen, spins)
 
 
-def serve_avx512vnni(frames, threads, thread, seen, spins):  # type: ignore[no-untyped-def]
+def serve_avx512vnni(frames, threads, thread, seen, spins):
     return enter(avx512vnni(), frames, threads, thread, seen, spins)
 
 
-def serve_avx512vnni_256(frames, threads, thread, seen, spins):  # type: ignore[no-untyped-def]
+def serve_avx512vnni_256(frames, threads, thread, seen, spins):
     return enter(avx512vnni_256(), frames, threads, thread, seen, spins)
 
 
-def serve_avxvnni(frames, threads, thread, seen, spins):  # type: ignore[no-untyped-def]
+def serve_avxvnni(frames, threads, thread, seen, spins):
     return enter(avxvnni(), frames, threads, thread, seen, spins)
 
 
-def serve_portable(frames, threads, thread, seen, spins):  # type: ignore[no-untyped-def]
+def serve_portable(frames, threads, thread, seen, spins):
     return enter(portable(), frames, threads, thread, seen, spins)

@@ -80,8 +80,12 @@ FRAME = np.dtype(
             "normed",  # float32 [rows, width_pad]; the final norm's output at the end
             "q8",  # int8 [rows, widest input]
             "q8_stride",
-            "scale",  # float32 [rows]
-            "offset",  # int32 [rows]
+            "groups",  # capacity of the two tables below, in groups a row
+            "scale",  # float32 [rows, groups]: of the activations
+            "offset",  # int32 [rows, groups]
+            "norm_group",  # inputs per group: of normed rows (query-key-value, gate-up, head)
+            "attended_group",  # of the attention's output
+            "inner_group",  # of the gated rows
             "queries",  # float32 [rows, heads * head_pad]
             "attended",  # float32 [rows, heads * head_pad]
             "inner",  # float32 [rows, inner_pad]
@@ -98,7 +102,7 @@ FRAME = np.dtype(
 
 
 def private_bytes(rows: int, head_pad: int, tail_slots: int, block: int, chunk: int) -> int:
-    """Scratch of one thread: the int32 tile of a unit, or the buffers of one attention task."""
+    """Scratch of one thread: the float32 tile of a unit, or the buffers of one attention task."""
     product = rows * 32 * 4
     attention = 4 * block * (3 * head_pad + 2 * 16 + chunk + 2 * tail_slots)
     return (max(product, attention) + 4095) // 4096 * 4096

@@ -20,7 +20,7 @@ from exactspec.target.kernels.attention import (
 from exactspec.target.kernels.frame import SEGMENT
 from exactspec.target.kernels.products import UNIT, most_rows, tile
 
-K_BLOCK = 256  # quads of inputs per pass when the rows need several: the unit's weights stay in the nearest cache
+K_BLOCK = 1024  # inputs per pass when the rows need several: the unit's weights stay in the nearest cache
 VALUE_LIMIT = np.float32(1e9)  # keys, values and queries are clamped: a stale slot can never hold inf or NaN
 
 PAGES, BASE, FIRST_ROW, ROWS = SEGMENT["pages"], SEGMENT["base"], SEGMENT["first_row"], SEGMENT["rows"]
@@ -30,46 +30,43 @@ SEGMENT_BYTES = 8 * len(SEGMENT)
 
 
 @njit(nogil=True, error_model="numpy")
-def unit_product(isa, weights, width, unit, a, lda, rows, out):  # type: ignore[no-untyped-def]
-    """out int32 [rows, 32] = the unit's channels for all rows; weights are read once from memory."""
+def unit_product(isa, f, weights, width, group, unit, a, lda, rows, out):
+    """out float32 [rows, 32] = the unit's channels for all rows, without the channels' scales; weights are read once
+    from memory. `a` int8 [rows, lda] with the scales and offsets of the frame, in groups of `group` inputs."""
     w = weights + unit * UNIT * width
     quads = width // 4
     tallest = most_rows(isa)
     passes = (rows + tallest - 1) // tallest
-    step = quads if passes == 1 else K_BLOCK
+    step = quads if passes == 1 else K_BLOCK // group * group // 4
     for k in range(0, quads, step):
         count = min(step, quads - k)
         for p in range(passes):
             r0, r1 = rows * p // passes, rows * (p + 1) // passes
-            tile(isa, r1 - r0, w + k * 4 * UNIT, a + r0 * lda + 4 * k, lda, count, out + r0 * 4 * UNIT, 1 if k else 0)
+            cell = 4 * (r0 * f.groups + 4 * k // group)
+            tile(
+                isa, r1 - r0, w + k * 4 * UNIT, a + r0 * lda + 4 * k, lda, count, group // 4,
+                f.scale + cell, f.offset + cell, f.groups, out + r0 * 4 * UNIT, k,
+            )  # fmt: skip
 
 
 @njit(nogil=True, error_model="numpy")
-def scaled(out, offset, scales, row_scale):  # type: ignore[no-untyped-def]
-    """16 int32 sums as float32: (sum - offset) * (channel scale * row scale)."""
-    whole = v.to_float(v.sub_i32(v.load_i32(out), v.splat_i32(offset)))
-    return v.mul(whole, v.mul(v.load(scales), v.splat(row_scale)))
-
-
-@njit(nogil=True, error_model="numpy")
-def clamped(x):  # type: ignore[no-untyped-def]
+def clamped(x):
     return v.minimum(v.maximum(x, v.splat(-VALUE_LIMIT)), v.splat(VALUE_LIMIT))
 
 
 @njit(nogil=True, error_model="numpy")
-def qkv_unit(isa, f, layer, unit, weights, scales, bias, out):  # type: ignore[no-untyped-def]
+def qkv_unit(isa, f, layer, unit, weights, scales, bias, out):
     """One unit of the query, key and value products for all rows: rotate, then queries to scratch, keys and values
     to the cache. A unit of a query or key holds 16 dimensions and their 16 rotary partners."""
-    unit_product(isa, weights, f.width_pad, unit, f.q8, f.q8_stride, f.rows, out)
+    unit_product(isa, f, weights, f.width_pad, f.norm_group, unit, f.q8, f.q8_stride, f.rows, out)
     units = f.head_pad // UNIT
     head, sub = unit // units, unit % units
     low, high = 16 * sub, f.half_pad + 16 * sub
     ws, wb = scales + 4 * UNIT * unit, bias + 4 * UNIT * unit
     for r in range(f.rows):
-        s, o = v.load_f32(f.scale + 4 * r), v.load_i32s(f.offset + 4 * r)
         at = out + 4 * UNIT * r
-        a = v.add(scaled(at, o, ws, s), v.load(wb))
-        b = v.add(scaled(at + 64, o, ws + 64, s), v.load(wb + 64))
+        a = v.fma(v.load(at), v.load(ws), v.load(wb))
+        b = v.fma(v.load(at + 64), v.load(ws + 64), v.load(wb + 64))
         segment = f.segment_table + v.load_i64s(f.row_segment + 8 * r) * SEGMENT_BYTES
         base = v.load_i64s(segment + 8 * BASE)
         if head < f.heads + f.kv_heads:
@@ -103,41 +100,38 @@ def qkv_unit(isa, f, layer, unit, weights, scales, bias, out):  # type: ignore[n
 
 
 @njit(nogil=True, error_model="numpy")
-def residual_unit(isa, f, unit, weights, scales, width, out):  # type: ignore[no-untyped-def]
+def residual_unit(isa, f, unit, weights, scales, width, group, out):
     """One unit of an output or down projection for all rows, added to x."""
-    unit_product(isa, weights, width, unit, f.q8, f.q8_stride, f.rows, out)
+    unit_product(isa, f, weights, width, group, unit, f.q8, f.q8_stride, f.rows, out)
     ws = scales + 4 * UNIT * unit
     for r in range(f.rows):
-        s, o = v.load_f32(f.scale + 4 * r), v.load_i32s(f.offset + 4 * r)
         x = f.x + 4 * (r * f.width_pad + UNIT * unit)
         for half in range(2):
             if UNIT * unit + 16 * half < f.width_pad:
-                y = scaled(out + 4 * UNIT * r + 64 * half, o, ws + 64 * half, s)
-                v.store(x + 64 * half, v.add(v.load(x + 64 * half), y))
+                y = v.load(out + 4 * UNIT * r + 64 * half)
+                v.store(x + 64 * half, v.fma(y, v.load(ws + 64 * half), v.load(x + 64 * half)))
 
 
 @njit(nogil=True, error_model="numpy")
-def gated_unit(isa, f, unit, weights, scales, out):  # type: ignore[no-untyped-def]
+def gated_unit(isa, f, unit, weights, scales, out):
     """One unit of gate and up (16 channels each) for all rows: inner = silu(gate) * up (SwiGLU, arXiv 2002.05202)."""
-    unit_product(isa, weights, f.width_pad, unit, f.q8, f.q8_stride, f.rows, out)
+    unit_product(isa, f, weights, f.width_pad, f.norm_group, unit, f.q8, f.q8_stride, f.rows, out)
     ws = scales + 4 * UNIT * unit
     one, log2e = v.splat(np.float32(1)), v.splat(np.float32(-1.4426950408889634))
     for r in range(f.rows):
-        s, o = v.load_f32(f.scale + 4 * r), v.load_i32s(f.offset + 4 * r)
-        gate = scaled(out + 4 * UNIT * r, o, ws, s)
-        up = scaled(out + 4 * UNIT * r + 64, o, ws + 64, s)
+        gate = v.mul(v.load(out + 4 * UNIT * r), v.load(ws))
+        up = v.mul(v.load(out + 4 * UNIT * r + 64), v.load(ws + 64))
         # exp2 clamps on both sides: silu(-90) is a tiny number, silu(-300) is -0, never NaN
         silu = v.div(gate, v.add(one, v.exp2(v.mul(gate, log2e))))
         v.store(f.inner + 4 * (r * f.inner_pad + 16 * unit), v.mul(silu, up))
 
 
 @njit(nogil=True, error_model="numpy")
-def head_unit(isa, f, unit, q8, scale, offset, out, values, ids):  # type: ignore[no-untyped-def]
+def head_unit(isa, f, unit, out, values, ids):
     """One unit of the head for the asked rows: logits where wanted, and the thread's best ids so far."""
-    unit_product(isa, f.head, f.width_pad, unit, q8, f.width_pad, f.asked, out)
+    unit_product(isa, f, f.head, f.width_pad, f.norm_group, unit, f.q8, f.width_pad, f.asked, out)
     ws = f.head_scale + 4 * UNIT * unit
     for r in range(f.asked):
-        s, o = v.load_f32(scale + 4 * r), v.load_i32s(offset + 4 * r)
         slot = v.load_i64s(f.logits_slot + 8 * r)
         count = v.load_i64s(f.asked_count + 8 * r)
         best, best_id = values + 4 * r * f.top_k, ids + 8 * r * f.top_k
@@ -146,7 +140,7 @@ def head_unit(isa, f, unit, q8, scale, offset, out, values, ids):  # type: ignor
             if token >= f.vocab:
                 continue
             at = out + 4 * UNIT * r + 64 * half
-            y = scaled(at, o, ws + 64 * half, s)
+            y = v.mul(v.load(at), v.load(ws + 64 * half))
             if token + 16 > f.vocab:
                 y = v.mask_tail(y, f.vocab - token, np.float32(-np.inf))
             if slot >= 0:
@@ -158,7 +152,7 @@ def head_unit(isa, f, unit, q8, scale, offset, out, values, ids):  # type: ignor
 
 
 @njit(nogil=True, error_model="numpy")
-def offer(best, ids, count, value, token):  # type: ignore[no-untyped-def]
+def offer(best, ids, count, value, token):
     """Insert into a list of the `count` best, highest first, ties to the lowest id."""
     at = count
     while at > 0:
@@ -177,7 +171,7 @@ def offer(best, ids, count, value, token):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, error_model="numpy")
-def attention_task(isa, f, layer, task, scratch):  # type: ignore[no-untyped-def]
+def attention_task(isa, f, layer, task, scratch):
     """Up to 6 (row, head) pairs of one segment and one kv head over all their keys."""
     segment = f.segment_table
     for _ in range(f.segments - 1):
@@ -230,16 +224,36 @@ def attention_task(isa, f, layer, task, scratch):  # type: ignore[no-untyped-def
             for i in range(used):
                 close_span(total_state + 64 * i, total + 4 * i * width, state + 64 * i, acc + 4 * i * width, width)
     if paths:
-        tree_tail(isa, f, segment, inside, first_row, base, p0, used, group, chunks, q, acc, total, state, total_state, scores, tail)
+        tree_tail(
+            isa,
+            f,
+            segment,
+            inside,
+            first_row,
+            base,
+            p0,
+            used,
+            group,
+            chunks,
+            q,
+            acc,
+            total,
+            state,
+            total_state,
+            scores,
+            tail,
+        )
     for i in range(used):
         close_span(total_state + 64 * i, total + 4 * i * width, state + 64 * i, acc + 4 * i * width, width)
         row = first_row + (p0 + i) // group
         head = kv * group + (p0 + i) % group
-        write_output(total_state + 64 * i, total + 4 * i * width, width, f.attended + 4 * (row * f.heads + head) * width)
+        write_output(
+            total_state + 64 * i, total + 4 * i * width, width, f.attended + 4 * (row * f.heads + head) * width
+        )
 
 
 @njit(nogil=True, error_model="numpy")
-def attend_chunk(scores, visible, state, acc, width):  # type: ignore[no-untyped-def]
+def attend_chunk(scores, visible, state, acc, width):
     """Weights of one pair's chunk; a chunk that the row does not see leaves its state alone and weighs 0."""
     if visible <= 0:
         zero = v.splat(np.float32(0))
@@ -251,7 +265,7 @@ def attend_chunk(scores, visible, state, acc, width):  # type: ignore[no-untyped
 
 
 @njit(nogil=True, error_model="numpy")
-def close_span(total_state, total, state, acc, width):  # type: ignore[no-untyped-def]
+def close_span(total_state, total, state, acc, width):
     """Merge a finished span and start the next one; an empty span changes nothing."""
     if v.load_f32(state + 4) > np.float32(0):
         merge_state(total_state, total, state, acc, width)
@@ -259,7 +273,9 @@ def close_span(total_state, total, state, acc, width):  # type: ignore[no-untype
 
 
 @njit(nogil=True, error_model="numpy")
-def tree_tail(isa, f, segment, inside, first_row, base, p0, used, group, chunks, q, acc, total, state, total_state, scores, tail):  # type: ignore[no-untyped-def]
+def tree_tail(
+    isa, f, segment, inside, first_row, base, p0, used, group, chunks, q, acc, total, state, total_state, scores, tail
+):
     """The chunks from the root's on, each row along its own path (see attention)."""
     width, slots = f.head_pad, f.tail_slots
     pages, paths = v.load_i64s(segment + 8 * PAGES), v.load_i64s(segment + 8 * PATHS)

@@ -7,8 +7,11 @@ little more than 1, because reading the weights is what takes the time.
 *Stored weights*, by units of 32 output channels: ``w[unit][k / 4][channel of the unit][k % 4]``, so one unit is one
 sequential stream and one 64-byte load feeds 16 channels. The stored byte is unsigned because the CPU's
 instruction multiplies unsigned by signed, and it is the activation that is broadcast:
-``sum(stored * a) = sum(weight * a) + 128 * sum(a)``; the second term is one number per row, known when the row is
-quantised. No intermediate saturates: ``255 * 127 * K`` must stay below 2**31 (K <= 66,000, checked at load).
+``sum(stored * a) = sum(weight * a) + 128 * sum(a)``; the second term is known when the row is quantised.
+
+*Groups.* Activations have one scale per row and group of inputs (an outlier costs its own group precision, not the
+row), so a product is a short float sum over exact integer sums, in a fixed order. No intermediate saturates:
+``255 * 127 * K`` must stay below 2**31 (K <= 66,000, checked at load).
 
 Instruction sets are *types*, not values: a function compiled for one never holds another's instructions.
 """
@@ -28,7 +31,7 @@ UNIT = 32  # output channels of a unit
 K_STEP = 16  # inputs are padded to a multiple of this
 PREFETCH = 512  # bytes ahead in the stream of weights; measured: 8 rows take 1.15x of 1 row with it, 1.35x without
 
-_I8, _I16, _I32, _I64 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
+_I8, _I32, _I64, _F32 = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ SHAPES = {
 }
 
 
-class InstructionSet(types.Type):  # type: ignore[misc]
+class InstructionSet(types.Type):
     """Type-level name of an instruction set; its value is nothing."""
 
     def __init__(self, kind: str) -> None:
@@ -60,7 +63,7 @@ default_manager.register(InstructionSet, models.OpaqueModel)
 
 
 def _tag(kind: str) -> Any:
-    def make(typingctx):  # type: ignore[no-untyped-def]
+    def make(typingctx):
         def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
             return context.get_dummy_value()
 
@@ -101,7 +104,9 @@ def _dot_vnni(b: Any, lanes: int, acc: Any, weights: Any, activations: Any) -> A
 def _broadcast(b: Any, scalar: Any, lanes: int) -> Any:
     vector = ir.VectorType(scalar.type, lanes)
     one = b.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.Constant(_I32, 0))
-    return b.shuffle_vector(one, ir.Constant(vector, ir.Undefined), ir.Constant(ir.VectorType(_I32, lanes), [0] * lanes))
+    return b.shuffle_vector(
+        one, ir.Constant(vector, ir.Undefined), ir.Constant(ir.VectorType(_I32, lanes), [0] * lanes)
+    )
 
 
 def _pairs(b: Any, wide: Any, count: int) -> tuple[Any, Any]:
@@ -119,109 +124,163 @@ def _dot_portable(b: Any, lanes: int, acc: Any, weights: Any, activations: Any) 
 
 
 def _tile_function(module: Any, kind: str, rows: int) -> Any:
-    """``void tile(w, a, lda, k4, out, accumulate)``: out[r, c] (+)= sum over k of stored w[k, c] * a[r, k].
-
-    One unit (32 channels), `rows` rows; `a` int8 [rows, lda]; `out` int32 [rows, 32].
-    """
+    """``void tile(w, a, lda, quads, group, scales, offsets, lds, out, more)``, see `tile`."""
     name = f"exactspec_tile_{kind}_{rows}"
     known = module.globals.get(name)
     if known:
         return known
     shape = SHAPES[kind]
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [_I64] * 6), name)
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [_I64] * 10), name)
     function.linkage = "internal"
     function.attributes.add("noinline")
-    w, a, lda, k4, out, accumulate = function.args
-    b = ir.IRBuilder(function.append_basic_block("entry"))
+    emit = _Tile(ir.IRBuilder(function.append_basic_block("entry")), kind, rows, *function.args)
     for first in range(0, UNIT, shape.columns):
-        _pass(b, kind, shape, rows, first, w, a, lda, k4, out, accumulate)
-    b.ret_void()
+        emit.columns(first)
+    emit.b.ret_void()
     return function
 
 
-def _pass(b: Any, kind: str, shape: Shape, rows: int, first: int, w: Any, a: Any, lda: Any, k4: Any, out: Any, accumulate: Any) -> None:
-    lanes, vectors = shape.lanes, shape.columns // shape.lanes
-    vector = ir.VectorType(_I32, lanes)
-    simple = kind == "portable"
-    acc_type = ir.VectorType(_I32, 2 * lanes) if simple else vector
-    # Few rows leave few independent sums, and each waits for its own: unroll over k to have enough in flight.
-    unroll = 1 if simple else (4 if rows == 1 else 2 if rows <= 3 else 1)
-    const = lambda x: ir.Constant(_I64, x)  # noqa: E731
-    zero = ir.Constant(acc_type, [0] * acc_type.count)
-    before = b.block
-    loop, done = b.append_basic_block(f"k{first}"), b.append_basic_block(f"done{first}")
-    b.branch(loop)
-    b.position_at_end(loop)
-    k = b.phi(_I64)
-    k.add_incoming(const(0), before)
-    sums = [b.phi(acc_type) for _ in range(rows * vectors * unroll)]
-    for p in sums:
-        p.add_incoming(zero, before)
-    new: list[Any] = [None] * len(sums)
-    for u in range(unroll):
-        step = b.add(k, const(u))
-        at = b.add(b.add(w, const(4 * first)), b.mul(step, const(4 * UNIT)))
-        stored = [_load(b, b.add(at, const(4 * lanes * v)), ir.VectorType(_I8, 4 * lanes) if simple else vector) for v in range(vectors)]
+class _Tile:
+    """Emits one tile: a loop over groups of inputs around a loop over quads of inputs."""
+
+    def __init__(self, b: Any, kind: str, rows: int, *arguments: Any) -> None:
+        self.b, self.kind, self.rows = b, kind, rows
+        self.w, self.a, self.lda, self.quads, self.group, self.scales, self.offsets, self.lds, self.out, self.more = (
+            arguments
+        )
+        self.shape = SHAPES[kind]
+        self.simple = kind == "portable"
+        self.vectors = self.shape.columns // self.shape.lanes
+        self.acc_type = ir.VectorType(_I32, self.shape.lanes * (2 if self.simple else 1))
+        # Few rows leave few independent sums, and each waits for its own: unroll over k to have enough in flight.
+        self.unroll = 1 if self.simple else (4 if rows == 1 else 2 if rows <= 3 else 1)
+
+    @staticmethod
+    def const(x: int) -> Any:
+        return ir.Constant(_I64, x)
+
+    def columns(self, first: int) -> None:
+        """Channels first .. first + shape.columns - 1 of the unit."""
+        b, const = self.b, self.const
+        before, head, done = b.block, b.append_basic_block(f"group{first}"), b.append_basic_block(f"done{first}")
+        b.branch(head)
+        b.position_at_end(head)
+        start, index = b.phi(_I64), b.phi(_I64)
+        start.add_incoming(const(0), before)
+        index.add_incoming(const(0), before)
+        after = b.add(start, self.group)
+        end = b.select(b.icmp_signed("<", after, self.quads), after, self.quads)
+        self._add_group(first, index, self._sum_group(first, start, end, index))
+        start.add_incoming(end, b.block)
+        index.add_incoming(b.add(index, const(1)), b.block)
+        b.cbranch(b.icmp_signed("<", end, self.quads), head, done)
+        b.position_at_end(done)
+
+    def _sum_group(self, first: int, start: Any, end: Any, index: Any) -> list[Any]:
+        """Integer sums of one group: [rows * vectors], offsets included."""
+        b, const, lanes, rows, vectors = self.b, self.const, self.shape.lanes, self.rows, self.vectors
+        zero = ir.Constant(self.acc_type, [0] * self.acc_type.count)
+        offsets = [
+            _broadcast(b, _load(b, self._cell(self.offsets, r, index), _I32), lanes)
+            for r in range(rows)
+            for _ in range(vectors)
+        ]
+        before, loop, done = b.block, b.append_basic_block(f"k{first}"), b.append_basic_block(f"sums{first}")
+        b.branch(loop)
+        b.position_at_end(loop)
+        k = b.phi(_I64)
+        k.add_incoming(start, before)
+        sums = [b.phi(self.acc_type) for _ in range(rows * vectors * self.unroll)]
+        for i, p in enumerate(sums):
+            p.add_incoming(zero if self.simple or i >= rows * vectors else offsets[i], before)
+        new: list[Any] = [None] * len(sums)
+        for u in range(self.unroll):
+            self._step(first, b.add(k, const(u)), u, sums, new)
+        following = b.add(k, const(self.unroll))
+        k.add_incoming(following, loop)
+        for p, x in zip(sums, new, strict=True):
+            p.add_incoming(x, loop)
+        b.cbranch(b.icmp_signed("<", following, end), loop, done)
+        b.position_at_end(done)
+        totals = []
+        for i in range(rows * vectors):
+            total = new[i]
+            for u in range(1, self.unroll):
+                total = b.add(total, new[u * rows * vectors + i])
+            if self.simple:
+                even, odd = _pairs(b, total, lanes)
+                total = b.add(b.add(even, odd), offsets[i])
+            totals.append(total)
+        return totals
+
+    def _step(self, first: int, quad: Any, u: int, sums: list[Any], new: list[Any]) -> None:
+        """Four inputs of all rows and of `shape.columns` channels."""
+        b, const, lanes, rows, vectors = self.b, self.const, self.shape.lanes, self.rows, self.vectors
+        vector = ir.VectorType(_I32, lanes)
+        at = b.add(b.add(self.w, const(4 * first)), b.mul(quad, const(4 * UNIT)))
+        kind = ir.VectorType(_I8, 4 * lanes) if self.simple else vector
+        stored = [_load(b, b.add(at, const(4 * lanes * v)), kind) for v in range(vectors)]
         for line in range(0, 4 * UNIT, 64):
             _prefetch(b, b.add(at, const(PREFETCH + line - 4 * first)))
         for r in range(rows):
-            four = _load(b, b.add(b.add(a, b.mul(lda, const(r))), b.mul(step, const(4))), _I32)
+            four = _load(b, b.add(b.add(self.a, b.mul(self.lda, const(r))), b.mul(quad, const(4))), _I32)
             spread = _broadcast(b, four, lanes)
-            if simple:
+            if self.simple:
                 spread = b.bitcast(spread, ir.VectorType(_I8, 4 * lanes))
             for v in range(vectors):
                 i = (u * rows + r) * vectors + v
-                dot = _dot_portable if simple else _dot_vnni
+                dot = _dot_portable if self.simple else _dot_vnni
                 new[i] = dot(b, lanes, sums[i], stored[v], spread)
-    following = b.add(k, const(unroll))
-    k.add_incoming(following, loop)
-    for p, x in zip(sums, new, strict=True):
-        p.add_incoming(x, loop)
-    b.cbranch(b.icmp_signed("<", following, k4), loop, done)
-    b.position_at_end(done)
-    more = b.icmp_signed("!=", accumulate, const(0))
-    for r in range(rows):
-        for v in range(vectors):
-            total = new[r * vectors + v]
-            for u in range(1, unroll):
-                total = b.add(total, new[(u * rows + r) * vectors + v])
-            if simple:
-                even, odd = _pairs(b, total, lanes)
-                total = b.add(even, odd)
-            at = b.inttoptr(b.add(out, const(4 * (UNIT * r + first + lanes * v))), vector.as_pointer())
-            old = b.load(at)
-            old.align = 1
-            kept = b.select(more, old, ir.Constant(vector, [0] * lanes))
-            b.store(b.add(total, kept), at).align = 1
+
+    def _add_group(self, first: int, index: Any, totals: list[Any]) -> None:
+        """out = fma(float(total), scale of the group, out); the first group starts from 0 unless `more`."""
+        b, const, lanes, rows, vectors = self.b, self.const, self.shape.lanes, self.rows, self.vectors
+        floats = ir.VectorType(_F32, lanes)
+        name = f"llvm.fma.v{lanes}f32"
+        fma = b.module.globals.get(name) or ir.Function(b.module, ir.FunctionType(floats, [floats] * 3), name)
+        going = b.or_(b.icmp_signed("!=", index, const(0)), b.icmp_signed("!=", self.more, const(0)))
+        for r in range(rows):
+            scale = _broadcast(b, _load(b, self._cell(self.scales, r, index), _F32), lanes)
+            for v in range(vectors):
+                at = b.inttoptr(b.add(self.out, const(4 * (UNIT * r + first + lanes * v))), floats.as_pointer())
+                old = b.load(at)
+                old.align = 1
+                sofar = b.select(going, old, ir.Constant(floats, [0.0] * lanes))
+                b.store(b.call(fma, [b.sitofp(totals[r * vectors + v], floats), scale, sofar]), at).align = 1
+
+    def _cell(self, table: Any, row: int, index: Any) -> Any:
+        return self.b.add(table, self.b.mul(self.b.add(self.b.mul(self.lds, self.const(row)), index), self.const(4)))
 
 
 @intrinsic
-def tile(typingctx, isa, rows, w, a, lda, k4, out, accumulate):  # type: ignore[no-untyped-def]
-    """One unit for `rows` rows (1 .. `most_rows`): see `_tile_function`."""
+def tile(typingctx, isa, rows, w, a, lda, quads, group, scales, offsets, lds, out, more):
+    """One unit of 32 channels for `rows` rows (1 .. `most_rows`) over `quads` quads of inputs.
+
+    out[r, c] float32 [rows, 32] = sum over groups g, in order, of scales[r, g] * (sum over the group's k of
+    stored w[k, c] * a[r, k] + offsets[r, g]), one fused multiply-add a group, starting from out if `more`.
+    `a` int8 [rows, lda]; `group`: quads per group (a multiple of 4; the last one may be shorter); `scales` float32 and
+    `offsets` int32 [rows, lds].
+    """
     kind = isa.kind
-    signature = types.void(isa, *[types.int64] * 7)
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
         _, rows, *rest = args
         done = b.append_basic_block("tiles")
-        nothing = b.append_basic_block("notile")
-        switch = b.switch(rows, nothing)
+        switch = b.switch(rows, done)
         for count in range(1, SHAPES[kind].rows + 1):
             block = b.append_basic_block(f"tile{count}")
             switch.add_case(ir.Constant(_I64, count), block)
             b.position_at_end(block)
             b.call(_tile_function(b.module, kind, count), rest)
             b.branch(done)
-        b.position_at_end(nothing)
-        b.branch(done)
         b.position_at_end(done)
         return context.get_dummy_value()
 
-    return signature, codegen
+    return types.void(isa, *[types.int64] * 11), codegen
 
 
 @intrinsic
-def most_rows(typingctx, isa):  # type: ignore[no-untyped-def]
+def most_rows(typingctx, isa):
     """Rows of the tallest tile."""
     rows = SHAPES[isa.kind].rows
 
@@ -229,5 +288,3 @@ def most_rows(typingctx, isa):  # type: ignore[no-untyped-def]
         return ir.Constant(_I64, rows)
 
     return types.int64(isa), codegen
-
-

@@ -27,30 +27,30 @@ def embed_row(weights: int, scales: int, token: int, width: int, out: int) -> No
 
 
 @njit(nogil=True, error_model="numpy")
-def quantise_row(x: int, width: int, q: int, scale: int, offset: int) -> None:
-    """q [width] int8 = round(x * 127 / max|x|); scale float32 = max|x| / 127; offset int32 = 128 * sum(q).
-
-    The offset undoes the weights' unsigned storage (see products).
-    """
-    peak = v.splat(np.float32(0))
-    for k in range(0, width, 16):
-        peak = v.maximum(v.absolute(v.load(x + 4 * k)), peak)
-    most = v.max_lanes(peak)
-    if most < SMALLEST_SCALE:
-        most = SMALLEST_SCALE
-    if most > LARGEST:
-        most = LARGEST
-    inverse = v.splat(np.float32(127) / most)
+def quantise_row(x: int, width: int, group: int, q: int, scales: int, offsets: int) -> None:
+    """By groups of `group` values (a multiple of 16): q int8 = round(x * 127 / max|x|), scale float32 = max|x| / 127,
+    offset int32 = -128 * sum(q), which undoes the weights' unsigned storage (see products)."""
     high, low = v.splat(np.float32(127)), v.splat(np.float32(-127))
-    total = v.splat_i32(np.int32(0))
-    for k in range(0, width, 16):
-        # maximum() and minimum() turn a NaN into the bound: garbage stays finite and harms no other row
-        y = v.minimum(v.maximum(v.mul(v.load(x + 4 * k), inverse), low), high)
-        whole = v.round_i32(y)
-        total = v.add_i32(total, whole)
-        v.store_i8(q + k, whole)
-    v.store_f32(scale, np.float32(most / np.float32(127)))
-    v.store_i32s(offset, np.int32(v.sum_lanes_i32(total) * 128))
+    for start in range(0, width, group):
+        end, index = min(start + group, width), start // group
+        peak = v.splat(np.float32(0))
+        for k in range(start, end, 16):
+            peak = v.maximum(v.absolute(v.load(x + 4 * k)), peak)
+        most = v.max_lanes(peak)
+        if most < SMALLEST_SCALE:
+            most = SMALLEST_SCALE
+        if most > LARGEST:
+            most = LARGEST
+        inverse = v.splat(np.float32(127) / most)
+        total = v.splat_i32(np.int32(0))
+        for k in range(start, end, 16):
+            # maximum() and minimum() turn a NaN into the bound: garbage stays finite and harms no other row
+            y = v.minimum(v.maximum(v.mul(v.load(x + 4 * k), inverse), low), high)
+            whole = v.round_i32(y)
+            total = v.add_i32(total, whole)
+            v.store_i8(q + k, whole)
+        v.store_f32(scales + 4 * index, np.float32(most / np.float32(127)))
+        v.store_i32s(offsets + 4 * index, np.int32(v.sum_lanes_i32(total) * -128))
 
 
 @njit(nogil=True, error_model="numpy")

@@ -25,7 +25,7 @@ _F32, _I32, _I8, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(8), ir.IntTyp
 _VF, _VI, _VB = ir.VectorType(_F32, LANES), ir.VectorType(_I32, LANES), ir.VectorType(_I8, LANES)
 
 
-class Vector(types.Type):  # type: ignore[misc]
+class Vector(types.Type):
     """numba type of one vector register (or several, where the CPU's are narrower)."""
 
     def __init__(self, element: str) -> None:
@@ -33,7 +33,7 @@ class Vector(types.Type):  # type: ignore[misc]
         super().__init__(name=f"vec16_{element}")
 
 
-class VectorModel(models.PrimitiveModel):  # type: ignore[misc]
+class VectorModel(models.PrimitiveModel):
     """How numba lowers a `Vector`: as LLVM's own vector value."""
 
     def __init__(self, manager: Any, kind: Vector) -> None:
@@ -83,18 +83,18 @@ def _make(returns: Any, arguments: tuple[Any, ...], emit: Callable[..., Any]) ->
     # numba wants a function of exactly (typingctx, *arguments).
     if count == 1:
 
-        def one(typingctx, a):  # type: ignore[no-untyped-def]
+        def one(typingctx, a):
             return returns(*arguments), codegen
 
         return intrinsic(one)
     if count == 2:
 
-        def two(typingctx, a, b):  # type: ignore[no-untyped-def]
+        def two(typingctx, a, b):
             return returns(*arguments), codegen
 
         return intrinsic(two)
 
-    def three(typingctx, a, b, c):  # type: ignore[no-untyped-def]
+    def three(typingctx, a, b, c):
         return returns(*arguments), codegen
 
     return intrinsic(three)
@@ -178,7 +178,11 @@ mul = _make(F32x16, (F32x16, F32x16), lambda b, x, y: b.fmul(x, y))
 div = _make(F32x16, (F32x16, F32x16), lambda b, x, y: b.fdiv(x, y))
 sub_i32 = _make(I32x16, (I32x16, I32x16), lambda b, x, y: b.sub(x, y))
 add_i32 = _make(I32x16, (I32x16, I32x16), lambda b, x, y: b.add(x, y))
-fma = _make(F32x16, (F32x16, F32x16, F32x16), lambda b, x, y, z: b.call(_function(b, "llvm.fma.v16f32", _VF, [_VF] * 3), [x, y, z]))
+fma = _make(
+    F32x16,
+    (F32x16, F32x16, F32x16),
+    lambda b, x, y, z: b.call(_function(b, "llvm.fma.v16f32", _VF, [_VF] * 3), [x, y, z]),
+)
 maximum = _make(F32x16, (F32x16, F32x16), _fmax)
 minimum = _make(F32x16, (F32x16, F32x16), lambda b, x, y: b.select(b.fcmp_ordered("<", x, y), x, y))
 absolute = _make(F32x16, (F32x16,), lambda b, x: b.call(_function(b, "llvm.fabs.v16f32", _VF, [_VF]), [x]))

@@ -37,7 +37,7 @@ def _cell(b: Any, address: Any) -> Any:
 
 
 @intrinsic
-def fetch_add(typingctx, address, amount):  # type: ignore[no-untyped-def]
+def fetch_add(typingctx, address, amount):
     """Add to an int64 cell; returns the value before. Sequentially consistent, as all here."""
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
@@ -47,7 +47,7 @@ def fetch_add(typingctx, address, amount):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def exchange(typingctx, address, value):  # type: ignore[no-untyped-def]
+def exchange(typingctx, address, value):
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
         return b.atomic_rmw("xchg", _cell(b, args[0]), args[1], "seq_cst")
 
@@ -55,7 +55,7 @@ def exchange(typingctx, address, value):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def atomic_load(typingctx, address):  # type: ignore[no-untyped-def]
+def atomic_load(typingctx, address):
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
         return b.load_atomic(_cell(b, args[0]), "seq_cst", 8)
 
@@ -63,7 +63,7 @@ def atomic_load(typingctx, address):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def relax(typingctx):  # type: ignore[no-untyped-def]
+def relax(typingctx):
     """Tell the core that this is a spin."""
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
@@ -83,7 +83,7 @@ def relax(typingctx):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def give_way(typingctx):  # type: ignore[no-untyped-def]
+def give_way(typingctx):
     """Offer the core to another thread (sched_yield; a plain spin where there is none)."""
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
@@ -105,7 +105,7 @@ def _mxcsr(b: Any, which: str, slot: Any) -> None:
 
 
 @intrinsic
-def enter_float_mode(typingctx):  # type: ignore[no-untyped-def]
+def enter_float_mode(typingctx):
     """Set this thread's float environment: nearest rounding, no traps, denormals as zero. Returns the old one.
 
     The flags are per thread, and other libraries change them; equal bits need them equal everywhere.
@@ -125,7 +125,7 @@ def enter_float_mode(typingctx):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def leave_float_mode(typingctx, old):  # type: ignore[no-untyped-def]
+def leave_float_mode(typingctx, old):
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
         if b.module.triple.startswith(("x86_64", "i686", "i386")):
             slot = b.alloca(ir.IntType(32))
@@ -155,7 +155,7 @@ def barrier(team: int, threads: int) -> None:
 
 
 @njit(nogil=True, error_model="numpy")
-def share_start(units: int, threads: int, thread: int) -> int:
+def share_start(units, threads, thread):
     """First unit of a thread's own contiguous share of 0..units-1."""
     return units * thread // threads
 
@@ -166,7 +166,7 @@ def reset_counter(team: int, slot: int, thread: int) -> None:
 
 
 @njit(nogil=True, error_model="numpy")
-def next_unit(team: int, slot: int, units: int, threads: int, thread: int) -> int:
+def next_unit(team, slot, units, threads, thread):
     """The next unit for this thread: its own share in order, then what slower threads have left; -1 at the end.
 
     Who computes a unit never matters to the bits: units are independent.
