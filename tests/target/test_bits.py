@@ -1,0 +1,208 @@
+"""The exact promise, at the target: a row's bits are its own, however rows are grouped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_weights import RandomWeights
+
+from exactspec.target.base import Segment, Want
+from exactspec.target.cpu import describe_cpu
+from exactspec.target.exact import ExactTarget
+
+# Sizes that pad every which way: head size 20 (halves of 10), hidden 72, inner 92, vocabulary 101.
+SHAPES: dict[str, dict[str, Any]] = {
+    "llama": {"family": "llama"},
+    "qwen2 tied": {"family": "qwen2", "tied_head": True},
+    "odd sizes": {
+        "family": "llama",
+        "hidden_size": 72,
+        "num_heads": 6,
+        "num_kv_heads": 2,
+        "head_dim": 20,
+        "intermediate_size": 92,
+        "vocab_size": 101,
+    },
+    "wide heads": {"family": "qwen2", "num_heads": 2, "num_kv_heads": 1, "head_dim": 128, "hidden_size": 160},
+}
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def target(request: pytest.FixtureRequest) -> Iterator[ExactTarget]:
+    made = ExactTarget(RandomWeights(**SHAPES[request.param]), threads=2)
+    yield made
+    made.close()
+
+
+def text(target: ExactTarget, n: int, seed: int = 0) -> list[int]:
+    return np.random.default_rng(seed).integers(0, target.vocab_size, n).tolist()
+
+
+def run(target: ExactTarget, tokens: list[int], blocks: list[int]) -> np.ndarray:
+    """Logits of all rows, fed in blocks of the given sizes (cycled)."""
+    cache, out, at, turn = target.new_cache(), [], 0, 0
+    while at < len(tokens):
+        block = tokens[at : at + blocks[turn % len(blocks)]]
+        (rows,) = target.forward([Segment.chain(cache, block, Want.LOGITS)])
+        out.append(rows.logits.copy())
+        cache.keep(range(len(block)))
+        at, turn = at + len(block), turn + 1
+    return np.concatenate(out)
+
+
+@pytest.mark.parametrize("blocks", [[1], [2], [3], [7], [64], [5, 1, 130, 2]], ids=str)
+def test_any_grouping_of_a_chain(target: ExactTarget, blocks: list[int]) -> None:
+    tokens = text(target, 300)
+    assert np.array_equal(run(target, tokens, blocks), run(target, tokens, [300]))
+
+
+def test_spans_and_their_border(target: ExactTarget) -> None:
+    """Position 1,024 opens a second span."""
+    tokens = text(target, 1100)
+    whole = run(target, tokens, [1100])
+    assert np.array_equal(run(target, tokens, [1000, 13, 17, 1, 40]), whole)
+
+
+def test_threads(target: ExactTarget) -> None:
+    tokens = text(target, 200)
+    others = [ExactTarget(target_source(target), threads=n) for n in (1, 3)]
+    for other in others:
+        assert np.array_equal(run(other, tokens, [3, 50]), run(target, tokens, [200]))
+        other.close()
+
+
+def target_source(target: ExactTarget) -> RandomWeights:
+    c = target.config
+    names = (
+        "family",
+        "vocab_size",
+        "hidden_size",
+        "num_heads",
+        "num_kv_heads",
+        "head_dim",
+        "intermediate_size",
+        "tied_head",
+    )
+    return RandomWeights(**{name: getattr(c, name) for name in names})
+
+
+def random_tree(rng: np.random.Generator, n: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Mostly deep, with branches; siblings distinct."""
+    tokens, parents, used = [int(rng.integers(vocab_size))], [-1], set()
+    while len(tokens) < n:
+        parent = len(tokens) - 1 if rng.random() < 0.8 else int(rng.integers(len(tokens)))
+        token = int(rng.integers(vocab_size))
+        if (parent, token) not in used:
+            used.add((parent, token))
+            parents.append(parent)
+            tokens.append(token)
+    return np.array(tokens), np.array(parents)
+
+
+def path_to(parents: np.ndarray, row: int) -> list[int]:
+    path = [row]
+    while parents[path[0]] >= 0:
+        path.insert(0, int(parents[path[0]]))
+    return path
+
+
+@pytest.mark.parametrize("root", [0, 1, *range(120, 137), *range(250, 261), 1019, 1024])
+def test_a_tree_against_its_paths(target: ExactTarget, root: int) -> None:
+    """Every row of a tree deeper than 8 equals the row of a plain run over its own path, and so does what follows
+    after a path was kept."""
+    rng = np.random.default_rng(root)
+    prompt = text(target, root, seed=root)
+    base = target.new_cache()
+    if prompt:
+        target.forward([Segment.chain(base, prompt, Want.NONE)])
+        base.keep(range(root))
+    tokens, parents = random_tree(rng, 36, target.vocab_size)
+    cache = base.fork()
+    (rows,) = target.forward([Segment(cache, tokens, parents, np.full(36, Want.LOGITS))])
+    found, argmax, hidden = rows.logits.copy(), rows.argmax.copy(), rows.hidden.copy()
+    leaves = set(range(36)) - set(parents.tolist())
+    deepest = max(leaves, key=lambda row: len(path_to(parents, row)))
+    assert len(path_to(parents, deepest)) > 8
+    for leaf in leaves:
+        path = path_to(parents, leaf)
+        (plain,) = target.forward([Segment.chain(base.fork(), tokens[path], Want.LOGITS)])
+        assert np.array_equal(found[path], plain.logits)
+        assert np.array_equal(argmax[path], plain.argmax)
+        assert np.array_equal(hidden[path], plain.hidden)
+    path = path_to(parents, deepest)
+    cache.keep(path)
+    following = text(target, 5, seed=9)
+    (after,) = target.forward([Segment.chain(cache, following, Want.LOGITS)])
+    after_tree = after.logits.copy()
+    (fresh,) = target.forward(
+        [Segment.chain(target.new_cache(), [*prompt, *tokens[path].tolist(), *following], Want.LOGITS)]
+    )
+    assert np.array_equal(after_tree, fresh.logits[-5:])
+
+
+def test_segments_together_and_alone(target: ExactTarget) -> None:
+    rng = np.random.default_rng(5)
+    caches, trees = [], []
+    for length in (0, 3, 127, 250):
+        cache = target.new_cache()
+        if length:
+            target.forward([Segment.chain(cache, text(target, length, seed=length), Want.NONE)])
+            cache.keep(range(length))
+        caches.append(cache)
+        trees.append(random_tree(rng, 1 + length % 17, target.vocab_size))
+    make = lambda i, cache: Segment(cache, *trees[i], np.full(len(trees[i][0]), Want.LOGITS))  # noqa: E731
+    alone = [target.forward([make(i, c.fork())])[0] for i, c in enumerate(caches)]
+    alone = [np.copy(target.forward([make(i, c.fork())])[0].logits) for i, c in enumerate(caches)]
+    together = target.forward([make(i, c) for i, c in enumerate(caches)])
+    for i, rows in enumerate(together):
+        assert np.array_equal(np.stack([rows.row_logits(r) for r in range(len(rows))]), alone[i])
+
+
+def test_what_is_wanted_changes_nothing(target: ExactTarget) -> None:
+    """Argmax, the best ids and full logits agree, and rows that want nothing leave no trace."""
+    tokens = text(target, 40)
+    (full,) = target.forward([Segment.chain(target.new_cache(), tokens, Want.LOGITS)])
+    logits = full.logits.copy()
+    (best,) = target.forward([Segment.chain(target.new_cache(), tokens, Want.TOPK)])
+    order = np.argsort(-logits, axis=1, kind="stable")[:, : target.top_k]
+    assert np.array_equal(best.topk_ids, order)
+    assert np.array_equal(best.topk_logits, np.take_along_axis(logits, order, axis=1))
+    want = np.array([Want.NONE, Want.ARGMAX, Want.LOGITS, Want.TOPK] * 10)
+    (mixed,) = target.forward([Segment(target.new_cache(), np.array(tokens), np.arange(-1, 39), want)])
+    assert np.array_equal(mixed.argmax[want > 0], logits.argmax(axis=1)[want > 0])
+    assert (mixed.argmax[want == 0] == -1).all()
+    assert np.array_equal(mixed.row_logits(2), logits[2])
+    with pytest.raises(ValueError, match="row 1 has no logits"):
+        mixed.row_logits(1)
+
+
+def test_instruction_sets_agree(target: ExactTarget) -> None:
+    """All that this CPU can run: integers are equal by mathematics, floats because no order is left to a compiler."""
+    tokens = text(target, 150)
+    expected = run(target, tokens, [150])
+    others = [name for name in describe_cpu({}).supported if name != target.cpu.instruction_set]
+    assert "portable" in {target.cpu.instruction_set, *others}
+    for name in others:
+        other = ExactTarget(target_source(target), threads=2, cpu=describe_cpu({"EXACTSPEC_ISA": name}))
+        assert np.array_equal(run(other, tokens, [1, 2, 30, 8]), expected), name
+        other.close()
+
+
+def test_rejected_rows_leave_no_trace(target: ExactTarget) -> None:
+    """The same rows after any number of rejected trees, even trees that reach into fresh pages."""
+    prompt, probe = text(target, 125), text(target, 4, seed=3)
+    cache = target.new_cache()
+    target.forward([Segment.chain(cache, prompt, Want.NONE)])
+    cache.keep(range(125))
+    (rows,) = target.forward([Segment.chain(cache.fork(), probe, Want.LOGITS)])
+    expected = rows.logits.copy()
+    for seed in range(4):
+        tokens, parents = random_tree(np.random.default_rng(seed), 150, target.vocab_size)
+        target.forward([Segment(cache, tokens, parents, np.full(150, Want.NONE))])
+        cache.keep([])
+        (rows,) = target.forward([Segment.chain(cache, probe, Want.LOGITS)])
+        assert np.array_equal(rows.logits, expected)
+        cache.truncate(125)
