@@ -125,7 +125,7 @@ def test_run_and_table_commands(tmp_path: Path) -> None:
     assert (code, "round 2/2" in err) == (0, True)
     row = out.splitlines()[2].split("|")
     assert [cell.strip() for cell in row[1:8]] == ["fake", "false_friend", "2048", "auto", "2", "0", "yes"]
-    assert row[11].strip() == "2.00"
+    assert row[12].strip() == "2.00"
     assert _command("table", file, engine=engine)[1] == out
 
 
@@ -137,6 +137,7 @@ def test_run_and_table_commands(tmp_path: Path) -> None:
         (["run", "--arms", "none"], "at least two draft modes"),
         (["run", "--sizes", "big"], "not a number"),
         (["run", "--repeats", "0"], "at least 1"),
+        (["run", "--temperature", "-1"], "at least 0"),
         (["run", "--threads", "0"], "at least 1"),
         (["table", "no-such-file"], "is no file"),
         (["bars", "--only", "speed"], "none of demo"),

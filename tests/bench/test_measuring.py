@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from bench.fakes import Clock, FakeEngine, chunks
 from scipy import stats as scipy_stats
 from scripted import IdTokenizer, hash_target
 
-from exactspec.bench.provenance import collect
+from exactspec.bench.provenance import collect, now
 from exactspec.bench.report import latest, summarise, table
 from exactspec.bench.rounds import Measurement, flags, play
 from exactspec.bench.runner import Case, Recorder, run_arms
@@ -209,6 +210,14 @@ def test_lines_tell_where_they_come_from(tmp_path: Path) -> None:
     assert origin["threads"] == 1
     assert collect(threads=1, argv=["/somewhere/exactspec", "bench", "/a/b.txt"]).command == "exactspec bench b.txt"
     assert collect(threads=1).config != collect(threads=2).config
+
+
+def test_provenance_of_a_run_stays_that_of_its_start() -> None:
+    start = collect(threads=1)
+    later = now(start)
+    assert later.config == start.config
+    assert replace(later, date=start.date, load_average=start.load_average) == start
+    assert replace(start, code="other").config != start.config
 
 
 def test_damaged_result_file_is_named(tmp_path: Path) -> None:

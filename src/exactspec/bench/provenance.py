@@ -8,7 +8,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -58,9 +58,23 @@ def collect(*, threads: int, argv: Sequence[str] | None = None) -> Provenance:
         cpu_flags=flags,
         cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         threads=threads,
-        load_average=round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else 0.0,
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        load_average=_load(),
+        date=_date(),
     )
+
+
+def now(start: Provenance) -> Provenance:
+    """The same run at this moment: only date and load average move. Files may change under a run that goes on; what
+    it measures is the code it started with."""
+    return replace(start, load_average=_load(), date=_date())
+
+
+def _load() -> float:
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else 0.0
+
+
+def _date() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _without_folders(word: str) -> str:

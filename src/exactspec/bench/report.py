@@ -12,6 +12,7 @@ from exactspec.bench.store import Line
 
 _COLUMNS = (
     "model", "workload", "size", "arm", "pairs", "flagged", "same tokens", "base tok/s", "tok/s", "tau",
+    "copied",
     "speed-up (median)", "95% interval", "ratio of totals", "mean of ratios", "prefill s",
 )  # fmt: skip
 
@@ -19,8 +20,8 @@ _COLUMNS = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """`ratios`: of decode time per token, over the pairs that are not flagged; None if none is left. `equal`: every
-    pair emitted the same tokens. Rates are medians over the same pairs, prefill over all of them. `size` is None
-    where several were put together."""
+    pair emitted the same tokens. `copied`: share of the emitted tokens that lie in runs found earlier. Rates are
+    medians over the same pairs, prefill over all of them. `size` is None where several were put together."""
 
     model: str
     workload: str
@@ -31,6 +32,7 @@ class Summary:
     base_tokens_per_s: float
     tokens_per_s: float
     tau: float | None
+    copied: float | None
     prefill_s: float
     ratios: Ratios | None
 
@@ -81,6 +83,7 @@ def _summary(group: tuple[Any, ...], pairs: Sequence[tuple[Line, Line]]) -> Summ
     ratios = None
     if good:
         ratios = paired_ratios([_s_per_token(base) for base, _ in good], [_s_per_token(line) for _, line in good])
+    shares = [line["output_copy_share"] for _, line in good if "output_copy_share" in line]
     taus = [line["tau"] for _, line in good if "tau" in line]
     return Summary(
         model=model,
@@ -92,6 +95,7 @@ def _summary(group: tuple[Any, ...], pairs: Sequence[tuple[Line, Line]]) -> Summ
         base_tokens_per_s=median(base["decode_tokens_per_s"] for base, _ in good) if good else 0.0,
         tokens_per_s=median(line["decode_tokens_per_s"] for _, line in good) if good else 0.0,
         tau=median(taus) if taus else None,
+        copied=median(shares) if shares else None,
         prefill_s=median(line["prefill_s"] for _, line in pairs),
         ratios=ratios,
     )
@@ -123,6 +127,7 @@ def table(summaries: Sequence[Summary]) -> str:
                 f"{s.base_tokens_per_s:.1f}",
                 f"{s.tokens_per_s:.1f}",
                 "-" if s.tau is None else f"{s.tau:.2f}",
+                "-" if s.copied is None else f"{s.copied:.2f}",
                 *figures,
                 f"{s.prefill_s:.2f}",
             )

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+from exactspec.bench.copyshare import copy_share
 from exactspec.bench.provenance import Provenance
 from exactspec.bench.rounds import Contestant, Measurement, Round, flags, play
 from exactspec.bench.store import Line, ResultFile
@@ -48,7 +49,8 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Recorder:
-    """Where measured rounds go. `provenance`: taken anew for every round (load average, date). `progress`: gets a
+    """Where measured rounds go. `provenance`: asked for every round, whose date
+    and load average it tells. `progress`: gets a
     line of text per round."""
 
     out: ResultFile
@@ -109,6 +111,7 @@ def measure(engine: EngineLike, ids: Sequence[int], params: SamplingParams, *, d
             "num_steps": metrics.num_steps,
             "num_draft_tokens": metrics.num_draft_tokens,
             "num_accepted_tokens": metrics.num_accepted_tokens,
+            "output_copy_share": round(copy_share(ids, completion.token_ids).copy_share, 4),
             "cached_tokens": metrics.cached_tokens,
             "tau": metrics.tau,
             "finish_reason": completion.finish_reason,

@@ -97,14 +97,21 @@ def build(recipe: str, *, tokenizer: Tokenizer, size: int, seed: int) -> Workloa
     return Workload(f"{recipe}-{size}-{seed}", recipe, size, seed, draft.messages, draft.gold, meta)
 
 
-def workload_case(tokenizer: Tokenizer, workload: Workload, *, max_tokens: int) -> Case:
-    """The workload as the runner takes it, greedy; the output cap is the smaller of the two."""
+def workload_case(tokenizer: Tokenizer, workload: Workload, *, max_tokens: int, temperature: float = 0.0) -> Case:
+    """The workload as the runner takes it; the output cap is the smaller of the two.
+
+    Greedy, small models fall into loops, in which copying pays whatever the prompt; sampled (`temperature` above 0,
+    with the workload's seed, so that every arm must still emit the same tokens) they do not.
+    """
+    mode = f" T={temperature:g}" if temperature > 0 else ""
     return Case(
-        id=workload.id,
+        id=workload.id + mode,
         ids=tuple(prompt_ids(tokenizer, workload.messages)),
-        params=SamplingParams(max_tokens=min(max_tokens, workload.max_tokens)),
+        params=SamplingParams(
+            max_tokens=min(max_tokens, workload.max_tokens), temperature=temperature, seed=workload.seed
+        ),
         meta={
-            "workload": workload.workload,
+            "workload": workload.workload + mode,
             "size": workload.size,
             "seed": workload.seed,
             "copy_share": workload.meta.copy_share,

@@ -10,7 +10,7 @@ from typing import Annotated, cast
 import typer
 
 from exactspec.bench.bars import PEER_MODELS, Bar, Bench, all_bars
-from exactspec.bench.provenance import collect
+from exactspec.bench.provenance import collect, now
 from exactspec.bench.report import latest, markdown, summarise, table
 from exactspec.bench.runner import EngineLike, Recorder, run_arms
 from exactspec.bench.store import ResultFile
@@ -22,6 +22,7 @@ from exactspec.target.named import DEFAULT_MODEL
 
 BARS = ("demo", "propose", "controls", "peer")
 _BAR_CONTEXT = 4096
+_BUSY = 0.5  # load average, over one minute, of the rest of the machine when a run starts
 EXIT_FAILED = 1
 
 bench = new_app(help="Measure speed and equality: results are JSON lines with their provenance.")
@@ -46,6 +47,7 @@ def run(
     ] = "none,copy,auto",
     repeats: Annotated[int, typer.Option(metavar="N", help="Rounds of each prompt.")] = 3,
     max_tokens: Annotated[int, typer.Option("--max-tokens", metavar="N", help="Most tokens of an answer.")] = 256,
+    temperature: Annotated[float, typer.Option(metavar="T", help="Above 0: sampled, with each prompt's seed.")] = 0.0,
     threads: Threads = 2,
     out: Out = Path("results/runs.jsonl"),
 ) -> None:
@@ -58,6 +60,8 @@ def run(
     for value, option in ((seeds, "--seeds"), (repeats, "--repeats"), (max_tokens, "--max-tokens")):
         if value < 1:
             raise CliError(f"{option} must be at least 1, got {value}")
+    if temperature < 0:
+        raise CliError(f"--temperature must be at least 0, got {temperature:g}")
     recorder = _recorder(services, out, threads)
     engine = _open(services, model, threads, context=None)
     cases = []
@@ -65,7 +69,7 @@ def run(
         for size in lengths:
             for seed in range(seeds):
                 workload = build(name, tokenizer=engine.tokenizer, size=size, seed=seed)
-                cases.append(workload_case(engine.tokenizer, workload, max_tokens=max_tokens))
+                cases.append(workload_case(engine.tokenizer, workload, max_tokens=max_tokens, temperature=temperature))
     run_arms(engine, cases, modes, model=_label(model), repeats=repeats, recorder=recorder)
     wanted = {case.work for case in cases}
     lines = [line for line in latest(recorder.out.lines) if line["work"] in wanted and line["arms"] == modes]
@@ -139,7 +143,10 @@ def bars(
 def _recorder(services: Services, out: Path, threads: int) -> Recorder:
     if threads < 1:
         raise CliError(f"--threads must be at least 1, got {threads}")
-    return Recorder(ResultFile(out), lambda: collect(threads=threads), services.note)
+    start = collect(threads=threads)
+    if start.load_average > _BUSY:
+        services.note(f"the machine is busy (load average {start.load_average}): only an idle one gives times to keep")
+    return Recorder(ResultFile(out), lambda: now(start), services.note)
 
 
 def _open(services: Services, model: str, threads: int, *, context: int | None) -> EngineLike:
