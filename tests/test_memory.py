@@ -10,6 +10,8 @@ from tiny_weights import RandomWeights
 
 from exactspec.memory import _control_group, _meminfo, available_memory, estimate, require_memory
 from exactspec.target.cache import PageShape
+from exactspec.target.cpu import describe_cpu
+from exactspec.target.kernels.compile import load_kernels
 from exactspec.target.pack import pack_model
 
 GIB = 2**30
@@ -19,7 +21,7 @@ GIB = 2**30
 @pytest.mark.parametrize("head_dim", [16, 20, 64])
 def test_estimate_equals_what_is_packed(head_dim: int, tied: bool) -> None:
     source = RandomWeights(head_dim=head_dim, vocab_size=300, tied_head=tied, intermediate_size=100)
-    packed = pack_model(source)
+    packed = pack_model(source, load_kernels(describe_cpu()).pack_rows, 2)
     need = estimate(source.config, context=1000)
     assert need.weights == pytest.approx(packed.nbytes, rel=0.02)
     page = PageShape(source.config.num_layers, source.config.num_kv_heads, packed.sizes.head_pad).page_bytes

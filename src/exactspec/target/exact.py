@@ -28,7 +28,7 @@ from exactspec.target.weights import WeightSource
 
 TOP_K = 8
 # Inputs that share an activation scale. Small groups keep outliers apart; normed rows have the worst ones.
-NORM_GROUP = 32
+NORM_GROUP = 64
 ATTENDED_GROUP = 64
 INNER_GROUP = 128
 
@@ -65,13 +65,13 @@ class ExactTarget:
         self.cpu = describe_cpu() if cpu is None else cpu
         self.max_length = config.max_position if context is None else min(context, config.max_position)
         self.threads = self.cpu.threads if threads is None else threads
-        kernel = load_kernels(self.cpu, home=home, progress=progress)
-        self.packed = pack_model(source)
+        kernels = load_kernels(self.cpu, home=home, progress=progress)
+        self.packed = pack_model(source, kernels.pack_rows, self.threads)
         self.identity = identity_of(source.sha256, self.cpu, cache_dtype)
         self._lock = threading.Lock()
         self._rope = RopeTable(config, self.packed.sizes.half_pad)
         self._frames = np.zeros(1, dtype=FRAME)
-        self._team = Team(kernel, self._frames, self.threads)
+        self._team = Team(kernels.serve, self._frames, self.threads)
         self._layer_table = _layer_table(self.packed)
         self._scratch = Scratch()
         self._page_shape = PageShape(config.num_layers, config.num_kv_heads, self.packed.sizes.head_pad)

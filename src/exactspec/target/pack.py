@@ -7,7 +7,9 @@ per channel loses a little; docs/numerics.md states how much.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +18,7 @@ from exactspec.target.base import FloatArray
 from exactspec.target.kernels.products import K_STEP, UNIT
 from exactspec.target.weights import ModelConfig, WeightSource
 
+PackRows: TypeAlias = Callable[..., None]
 ROWS_AT_ONCE = 4096  # output channels quantised at a time: bounds the float copy
 
 
@@ -36,9 +39,11 @@ class Packed:
 
 
 class Packer:
-    """Fills one packed matrix in any order of channels. `width`: inputs, unpadded; `channels`: padded to 32."""
+    """Fills one packed matrix in any order of channels. `width`: inputs, unpadded; `channels`: padded to 32.
+    `pack_rows`: the compiled function of kernels.packing."""
 
-    def __init__(self, channels: int, width: int, width_pad: int | None = None) -> None:
+    def __init__(self, pack_rows: PackRows, channels: int, width: int, width_pad: int | None = None) -> None:
+        self._pack_rows = pack_rows
         self.width_pad = padded(width, K_STEP) if width_pad is None else width_pad
         if width * 127 * 255 >= 2**31:
             raise ValueError(f"a matrix with {width} inputs would overflow 32-bit sums; at most 66,000 are supported")
@@ -50,16 +55,9 @@ class Packer:
         self, rows: FloatArray, places: npt.NDArray[np.int64], columns: npt.NDArray[np.int64] | None = None
     ) -> None:
         """Quantise `rows` [n, width] into channels `places` [n]; input j goes to padded input ``columns[j]``."""
-        n, width = rows.shape
-        peak = np.abs(rows).max(axis=1)
-        scale = np.where(peak > 0, peak / np.float32(127), np.float32(1)).astype(np.float32)
-        q = np.rint(rows / scale[:, None])
-        np.clip(q, -127, 127, out=q)
-        stored = np.full((n, self.width_pad), 128, dtype=np.uint8)
-        stored[:, slice(0, width) if columns is None else columns] = (q + 128).astype(np.uint8)
-        quads = stored.reshape(n, self.width_pad // 4, 4)
-        self._stored[places // UNIT, :, places % UNIT, :] = quads
-        self._scale[places] = scale
+        if columns is None:
+            columns = np.arange(rows.shape[1])
+        self._pack_rows(rows, places, columns, self._stored, self._scale)
 
     def done(self) -> Packed:
         return Packed(self._stored.reshape(-1), self._scale)
@@ -127,21 +125,16 @@ def plain_places(heads: int, head_dim: int, head_pad: int, first_head: int) -> n
     return ((first_head + np.arange(heads))[:, None] * head_pad + np.arange(head_dim)[None, :]).reshape(-1)
 
 
-def pack_model(source: WeightSource, progress: Callable[[int, int], None] | None = None) -> PackedModel:
-    """Read, quantise and pack, matrix by matrix; `progress(done, total)` counts layers and the head."""
+def pack_model(source: WeightSource, pack_rows: PackRows, threads: int) -> PackedModel:
+    """Read, quantise and pack, matrix by matrix, `threads` layers or blocks of the tables at a time."""
     c = source.config
     if c.head_dim % 2:
         raise ValueError(f"head size {c.head_dim} is odd: rotary embedding needs pairs")
     sizes = Sizes.of(c)
-    layers = []
-    for i in range(c.num_layers):
-        if progress:
-            progress(i, c.num_layers + 1)
-        layers.append(_pack_layer(source, c, sizes, f"layers.{i}."))
-    if progress:
-        progress(c.num_layers, c.num_layers + 1)
-    head = _pack_table(source, "embed" if c.tied_head else "head", c, sizes)
-    embed = head if c.tied_head else _pack_table(source, "embed", c, sizes)
+    with ThreadPoolExecutor(threads) as pool:
+        layers = list(pool.map(lambda i: _pack_layer(source, pack_rows, c, sizes, f"layers.{i}."), range(c.num_layers)))
+        head = _pack_table(source, pack_rows, pool, "embed" if c.tied_head else "head", c, sizes)
+        embed = head if c.tied_head else _pack_table(source, pack_rows, pool, "embed", c, sizes)
     return PackedModel(c, sizes, layers, embed, _vector(source.vector("norm"), sizes.width_pad), head)
 
 
@@ -151,32 +144,37 @@ def _vector(x: FloatArray, size: int) -> FloatArray:
     return out
 
 
-def _pack_table(source: WeightSource, name: str, c: ModelConfig, sizes: Sizes) -> Packed:
-    packer = Packer(c.vocab_size, c.hidden_size, sizes.width_pad)
-    for start in range(0, c.vocab_size, ROWS_AT_ONCE):
+def _pack_table(
+    source: WeightSource, pack_rows: PackRows, pool: ThreadPoolExecutor, name: str, c: ModelConfig, sizes: Sizes
+) -> Packed:
+    packer = Packer(pack_rows, c.vocab_size, c.hidden_size, sizes.width_pad)
+
+    def put(start: int) -> None:
         stop = min(start + ROWS_AT_ONCE, c.vocab_size)
         packer.put(source.matrix(name, start, stop), np.arange(start, stop))
+
+    list(pool.map(put, range(0, c.vocab_size, ROWS_AT_ONCE)))
     return packer.done()
 
 
-def _pack_layer(source: WeightSource, c: ModelConfig, sizes: Sizes, prefix: str) -> Layer:
+def _pack_layer(source: WeightSource, pack_rows: PackRows, c: ModelConfig, sizes: Sizes, prefix: str) -> Layer:
     heads, kv = c.num_heads, c.num_kv_heads
     q = rotary_places(heads, c.head_dim, sizes.half_pad, 0)
     k = rotary_places(kv, c.head_dim, sizes.half_pad, heads)
     v = plain_places(kv, c.head_dim, sizes.head_pad, heads + kv)
-    qkv = Packer((heads + 2 * kv) * sizes.head_pad, c.hidden_size, sizes.width_pad)
+    qkv = Packer(pack_rows, (heads + 2 * kv) * sizes.head_pad, c.hidden_size, sizes.width_pad)
     bias = np.zeros((heads + 2 * kv) * sizes.head_pad, dtype=np.float32)
     for name, places in (("q", q), ("k", k), ("v", v)):
         qkv.put(source.matrix(prefix + name), places)
         if c.attention_bias:
             bias[places] = source.vector(f"{prefix}{name}_bias")
-    o = Packer(c.hidden_size, heads * c.head_dim, heads * sizes.head_pad)
+    o = Packer(pack_rows, c.hidden_size, heads * c.head_dim, heads * sizes.head_pad)
     o.put(source.matrix(prefix + "o"), np.arange(c.hidden_size), plain_places(heads, c.head_dim, sizes.head_pad, 0))
     channel = np.arange(c.intermediate_size)
-    gate_up = Packer(2 * sizes.inner_pad, c.hidden_size, sizes.width_pad)
+    gate_up = Packer(pack_rows, 2 * sizes.inner_pad, c.hidden_size, sizes.width_pad)
     for name, half in (("gate", 0), ("up", 16)):
         gate_up.put(source.matrix(prefix + name), channel // 16 * UNIT + channel % 16 + half)
-    down = Packer(c.hidden_size, c.intermediate_size, sizes.inner_pad)
+    down = Packer(pack_rows, c.hidden_size, c.intermediate_size, sizes.inner_pad)
     down.put(source.matrix(prefix + "down"), np.arange(c.hidden_size))
     attn_norm, mlp_norm = (_vector(source.vector(prefix + x), sizes.width_pad) for x in ("attn_norm", "mlp_norm"))
     return Layer(attn_norm, qkv.done(), bias, o.done(), mlp_norm, gate_up.done(), down.done())

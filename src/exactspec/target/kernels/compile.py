@@ -10,6 +10,7 @@ import hashlib
 import shutil
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,37 +37,55 @@ def kernel_folder(cpu: CpuInfo, home: Path | None = None) -> Path:
     return (home or default_home()) / "kernels" / kernel_key(cpu)
 
 
-def load_kernels(cpu: CpuInfo, *, home: Path | None = None, progress: Callable[[str], None] | None = None) -> Any:
-    """The compiled ``serve(frames, threads, thread, seen, spins)`` of `cpu.instruction_set`.
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """Compiled functions. `serve`: ``serve(frames, threads, thread, seen, spins)`` of one instruction set (see
+    forward). `pack_rows`: see packing."""
+
+    serve: Any
+    pack_rows: Any
+
+
+def load_kernels(cpu: CpuInfo, *, home: Path | None = None, progress: Callable[[str], None] | None = None) -> Kernels:
+    """The kernels for `cpu.instruction_set`.
 
     Compiles on the first use on a machine and says so through `progress`; afterwards loads from the cache folder.
-    Works without a writable folder too (compiles every time).
+    Works without a writable folder too (compiles every time). Raises ValueError if numba's compiler is switched off.
     """
     import numba
     from numba import from_dtype, types
 
-    from exactspec.target.kernels import forward
+    from exactspec.target.kernels import forward, packing
     from exactspec.target.kernels.frame import FRAME
 
     if numba.config.DISABLE_JIT:
         raise ValueError("NUMBA_DISABLE_JIT is set: unset it, the kernels exist only in compiled form")
-    function = {
+    serve = {
         "avx512vnni": forward.serve_avx512vnni,
         "avx512vnni-256": forward.serve_avx512vnni_256,
         "avxvnni": forward.serve_avxvnni,
         "portable": forward.serve_portable,
     }[cpu.instruction_set]
-    frames = types.Array(from_dtype(FRAME), 1, "C")
-    signature = types.int64(frames, types.int64, types.int64, types.int64, types.int64)
+    array = lambda kind, dims, layout="C": types.Array(kind, dims, layout)  # noqa: E731
+    i64 = types.int64
+    signatures = {
+        serve: i64(array(from_dtype(FRAME), 1), i64, i64, i64, i64),
+        packing.pack_rows: types.void(
+            array(types.float32, 2, "A"), array(i64, 1), array(i64, 1), array(types.uint8, 4), array(types.float32, 1)
+        ),
+    }
     folder = kernel_folder(cpu, home)
     say = progress or (lambda message: None)
 
-    def build() -> Any:
-        kernel = numba.njit(nogil=True, error_model="numpy", cache=cached)(function)
-        if not (cached and any(folder.rglob(f"*{function.__name__}*.nbc"))):
-            say(f"compiling the kernels for this machine ({cpu.instruction_set}), once; takes some tens of seconds")
-        kernel.compile(signature)
-        return kernel
+    def build(cached: bool) -> Kernels:
+        if not (cached and any(folder.rglob(f"*{serve.__name__}*.nbc"))):
+            say(f"compiling the kernels for this machine ({cpu.instruction_set}), once: half a minute or so")
+        compiled = []
+        for function, signature in signatures.items():
+            kernel = numba.njit(nogil=True, error_model="numpy", cache=cached)(function)
+            kernel.compile(signature)
+            compiled.append(kernel)
+        return Kernels(*compiled)
 
     with _LOCK:
         before = numba.config.CACHE_DIR
@@ -74,13 +93,12 @@ def load_kernels(cpu: CpuInfo, *, home: Path | None = None, progress: Callable[[
         try:
             numba.config.CACHE_DIR = str(folder) if cached else before
             try:
-                return build()
+                return build(cached)
             except Exception:
                 if not cached:
                     raise
                 shutil.rmtree(folder, ignore_errors=True)  # a torn or foreign file: compile afresh
-                cached = _writable(folder)
-                return build()
+                return build(_writable(folder))
         finally:
             numba.config.CACHE_DIR = before
 
