@@ -59,8 +59,9 @@ class ExactCache:
         self.shape = shape
         self._length = 0
         self._pages: list[Page] = []
-        self._addresses = np.zeros(8, dtype=np.int64)
-        self._staged: IntArray = np.empty(0, dtype=np.int64)  # parents of the staged rows
+        self._addresses: npt.NDArray[np.int64] = np.zeros(8, dtype=np.int64)
+        self._table = self._addresses.ctypes.data
+        self._staged: Sequence[int] = ()  # parents of the staged rows
 
     @property
     def length(self) -> int:
@@ -76,26 +77,23 @@ class ExactCache:
             page.holders -= 1
 
     def keep(self, rows: Sequence[int] | IntArray) -> None:
-        path = np.asarray(rows, dtype=np.int64)
-        if path.ndim != 1:
-            raise ValueError(f"keep() wants a list of rows, got an array of shape {path.shape}")
-        if len(path):
-            inside = path.min() >= 0 and path.max() < len(self._staged)
-            if not inside or path[0] != 0 or not np.array_equal(self._staged[path[1:]], path[:-1]):
-                raise ValueError(
-                    f"rows {path[:8].tolist()} are no path from the root of the {len(self._staged)} staged rows"
-                )
-            for depth, row in enumerate(path.tolist()):
-                if row != depth:
-                    self._copy_slot(self._length + row, self._length + depth)
+        path = rows.tolist() if isinstance(rows, np.ndarray) else [int(row) for row in rows]
+        staged, parent = self._staged, -1
+        for row in path:
+            if not 0 <= row < len(staged) or staged[row] != parent:
+                raise ValueError(f"rows {path[:8]} are no path from the root of the {len(staged)} staged rows")
+            parent = row
+        for depth, row in enumerate(path):
+            if row != depth:
+                self._copy_slot(self._length + row, self._length + depth)
         self._length += len(path)
-        self._staged = self._staged[:0]
+        self._staged = ()
 
     def truncate(self, n: int) -> None:
         if not 0 <= n <= self._length:
             raise ValueError(f"cannot truncate a cache of {self._length} tokens to {n}")
         self._length = int(n)
-        self._staged = self._staged[:0]
+        self._staged = ()
         keep = -(-self._length // CHUNK)
         for page in self._pages[keep:]:
             page.holders -= 1
@@ -106,12 +104,13 @@ class ExactCache:
         other._length = self._length
         other._pages = self._pages[: -(-self._length // CHUNK)]
         other._addresses = self._addresses.copy()
+        other._table = other._addresses.ctypes.data
         for page in other._pages:
             page.holders += 1
         return other
 
-    def stage(self, parents: IntArray) -> npt.NDArray[np.int64]:
-        """Make room for rows with these parents; returns the page addresses (int64 [pages]) to write to."""
+    def stage(self, parents: Sequence[int]) -> int:
+        """Make room for rows with these parents; returns the address of the page addresses (int64 [pages])."""
         end = self._length + len(parents)
         first = self._length // CHUNK
         for at in range(first, min(len(self._pages), -(-end // CHUNK))):
@@ -122,12 +121,13 @@ class ExactCache:
             self._pages.append(None)  # type: ignore[arg-type]  # filled by the next line
             self._set_page(len(self._pages) - 1, Page(np.zeros(self.shape.page_bytes // 4, dtype=np.float32)))
         self._staged = parents
-        return self._addresses
+        return self._table
 
     def _set_page(self, at: int, page: Page) -> None:
         self._pages[at] = page
         if at >= len(self._addresses):
             self._addresses = np.concatenate([self._addresses, np.zeros_like(self._addresses)])
+            self._table = self._addresses.ctypes.data
         self._addresses[at] = page.data.ctypes.data
 
     def _halves(self, at: int) -> tuple[FloatArray, FloatArray]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,17 @@ from exactspec.target.cache import ExactCache, PageShape
 from exactspec.target.cpu import CpuInfo, describe_cpu
 from exactspec.target.kernels.attention import BLOCK, CHUNK
 from exactspec.target.kernels.compile import load_kernels
-from exactspec.target.kernels.frame import FRAME, LAYER_FIELDS, SEGMENT_FIELDS, private_bytes
+from exactspec.target.kernels.frame import CALL_FIELDS, FRAME, LAYER_FIELDS, MODEL_FIELDS, SEGMENT_FIELDS, private_bytes
+from exactspec.target.kernels.sync import MAX_THREADS
 from exactspec.target.pack import PackedModel, pack_model
 from exactspec.target.rope import RopeTable
+from exactspec.target.scratch import Scratch
 from exactspec.target.segments import Layout, lay_out
 from exactspec.target.team import Team
 from exactspec.target.weights import WeightSource
 
 TOP_K = 8
+TOPK, LOGITS = int(Want.TOPK), int(Want.LOGITS)
 # Inputs that share an activation scale. Small groups keep outliers apart; normed rows have the worst ones.
 NORM_GROUP = 64
 ATTENDED_GROUP = 64
@@ -59,12 +61,14 @@ class ExactTarget:
         if cache_dtype != "float32":
             raise ValueError(f"cache_dtype must be float32, got {cache_dtype!r}")
         config = source.config
+        if threads is not None and not 1 <= threads <= MAX_THREADS:
+            raise ValueError(f"threads must be in [1, {MAX_THREADS}], got {threads}")
         if context is not None and context < 1:
             raise ValueError(f"context must be at least 1 token, got {context}")
         self.config = config
         self.cpu = describe_cpu() if cpu is None else cpu
         self.max_length = config.max_position if context is None else min(context, config.max_position)
-        self.threads = self.cpu.threads if threads is None else threads
+        self.threads = min(self.cpu.threads, MAX_THREADS) if threads is None else threads
         kernels = load_kernels(self.cpu, home=home, progress=progress)
         self.packed = pack_model(source, kernels.pack_rows, self.threads)
         self.identity = identity_of(source.sha256, self.cpu, cache_dtype)
@@ -84,6 +88,10 @@ class ExactTarget:
                 (sizes.inner_pad, INNER_GROUP),
             )
         )
+        self._widest = max(sizes.width_pad, sizes.inner_pad, config.num_heads * sizes.head_pad)
+        self._group = config.num_heads // config.num_kv_heads
+        first = len(MODEL_FIELDS)
+        self._call = self._frames.view(np.uint8)[8 * first : 8 * (first + len(CALL_FIELDS))].view(np.int64)
         self._set_model()
 
     @property
@@ -135,7 +143,7 @@ class ExactTarget:
             "attended_group": ATTENDED_GROUP,
             "inner_group": INNER_GROUP,
             "groups": self._groups,
-            "q8_stride": max(s.width_pad, s.inner_pad, c.num_heads * s.head_pad),
+            "q8_stride": self._widest,
             "eps": c.rms_norm_eps,
             # log2(e): the kernels use powers of two
             "query_scale": np.log2(np.e) / np.sqrt(c.head_dim),
@@ -151,118 +159,103 @@ class ExactTarget:
             return self._forward(layouts)
 
     def _forward(self, layouts: list[Layout]) -> list[SegmentRows]:
-        c, f, sizes, scratch = self.config, self._frames, self.packed.sizes, self._scratch
-        starts = np.cumsum([0] + [len(x.tokens) for x in layouts])
-        rows = int(starts[-1])
-        tokens = np.concatenate([x.tokens for x in layouts])
-        depths = np.concatenate([x.depths for x in layouts])
-        want = np.concatenate([x.want for x in layouts])
-        row_segment = np.repeat(np.arange(len(layouts)), np.diff(starts))
-        group = c.num_heads // c.num_kv_heads
-        table = np.zeros((len(layouts), len(SEGMENT_FIELDS)), dtype=np.int64)
-        tasks, tail = 0, CHUNK
+        """Write the frame, run it, read the results. In here every microsecond is paid at every step."""
+        sizes, scratch = self.packed.sizes, self._scratch
+        counts = [len(x.tokens) for x in layouts]
+        rows = sum(counts)
+        stride = len(SEGMENT_FIELDS)
+        # All tables of this call in one block: tokens, depths, segment per row; asked rows, counts, slots; segments.
+        ints = scratch.flat("ints", np.int64, 6 * rows + stride * len(layouts))
+        at = scratch.address("ints", np.int64, 0)
+        segments = 6 * rows
+        start = tasks = 0
+        tail = CHUNK
         longest = 0
-        for i, x in enumerate(layouts):
-            n = len(x.tokens)
+        wanted: list[int] = []
+        for i, (x, n) in enumerate(zip(layouts, counts, strict=True)):
+            end = start + n
+            ints[start:end] = x.tokens
+            ints[rows + start : rows + end] = x.depths
+            ints[2 * rows + start : 2 * rows + end] = i
+            wanted += x.want
             pages = x.cache.stage(x.parents)
-            blocks = -(-n * group // BLOCK)
-            paths = (_address(x.paths), x.paths.shape[1]) if x.paths is not None else (0, 0)
-            table[i] = (_address(pages), x.cache.length, starts[i], n, *paths, tasks, blocks)
-            tasks += c.num_kv_heads * blocks
-            longest = max(longest, x.cache.length + int(x.depths.max()) + 1)
-            if x.paths is not None:
+            blocks = -(-n * self._group // BLOCK)
+            paths, path_stride = (0, 0) if x.paths is None else (_address(x.paths), x.paths.shape[1])
+            entry = segments + stride * i
+            ints[entry : entry + stride] = (pages, x.cache.length, start, n, paths, path_stride, tasks, blocks)
+            tasks += self.config.num_kv_heads * blocks
+            longest = max(longest, x.cache.length + x.depth + 1)
+            if paths:
                 tail = max(tail, (n + 2 * CHUNK - 2) // CHUNK * CHUNK)
+            start = end
         self._rope.cover(longest)
-        asked_rows = np.flatnonzero(want > Want.NONE)
-        asked = len(asked_rows)
-        asked_count = np.where(want[asked_rows] >= Want.TOPK, TOP_K, 1)
-        full = want[asked_rows] >= Want.LOGITS
-        logits_slot = np.where(full, np.cumsum(full) - 1, -1)
-        logits = scratch.get("logits", np.float32, (int(full.sum()), sizes.vocab_pad))
-        threads = self.threads
+        asked = [(row, want) for row, want in enumerate(wanted) if want]
+        slots = -1
+        for i, (row, want) in enumerate(asked):
+            full = want == LOGITS
+            slots += full
+            ints[3 * rows + i] = row
+            ints[4 * rows + i] = TOP_K if want >= TOPK else 1
+            ints[5 * rows + i] = slots if full else -1
+        threads, count = self.threads, len(asked)
         private = private_bytes(rows, sizes.head_pad, tail, BLOCK, CHUNK)
-        best_value = scratch.get("best_value", np.float32, (threads, asked, TOP_K))
-        best_id = scratch.get("best_id", np.int64, (threads, asked, TOP_K))
-        normed = scratch.get("normed", np.float32, (rows, sizes.width_pad))
-        attended = c.num_heads * sizes.head_pad
-        for name, value in {
-            "rows": rows,
-            "tokens": _address(tokens),
-            "depths": _address(depths),
-            "row_segment": _address(row_segment),
-            "segments": len(layouts),
-            "segment_table": _address(table),
-            "tasks": tasks,
-            "asked": asked,
-            "asked_rows": _address(asked_rows),
-            "asked_count": _address(asked_count),
-            "logits_slot": _address(logits_slot),
-            "logits": _address(logits),
-            "cos": _address(self._rope.cos),
-            "sin": _address(self._rope.sin),
-            "x": _address(scratch.get("x", np.float32, (rows, sizes.width_pad))),
-            "normed": _address(normed),
-            "q8": _address(scratch.get("q8", np.int8, (rows, int(f["q8_stride"][0])))),
-            "scale": _address(scratch.get("scale", np.float32, (rows, self._groups))),
-            "offset": _address(scratch.get("offset", np.int32, (rows, self._groups))),
-            "queries": _address(scratch.get("queries", np.float32, (rows, attended))),
-            "attended": _address(scratch.get("attended", np.float32, (rows, attended))),
-            "inner": _address(scratch.get("inner", np.float32, (rows, sizes.inner_pad))),
-            "private": _address(scratch.get("private", np.uint8, (threads, private))),
-            "private_bytes": private,
-            "tail_slots": tail,
-            "best_value": _address(best_value),
-            "best_id": _address(best_id),
-        }.items():
-            f[name] = value
+        attended = self.config.num_heads * sizes.head_pad
+        address = scratch.address
+        self._call[:] = (
+            rows,
+            len(layouts),
+            tasks,
+            count,
+            at,
+            at + 8 * rows,
+            at + 16 * rows,
+            at + 8 * segments,
+            at + 24 * rows,
+            at + 32 * rows,
+            at + 40 * rows,
+            address("logits", np.float32, (slots + 1) * sizes.vocab_pad),
+            address("best_value", np.float32, threads * count * TOP_K),
+            address("best_id", np.int64, threads * count * TOP_K),
+            self._rope.cos_address,
+            self._rope.sin_address,
+            address("x", np.float32, rows * sizes.width_pad),
+            address("normed", np.float32, rows * sizes.width_pad),
+            address("q8", np.int8, rows * self._widest),
+            address("scale", np.float32, rows * self._groups),
+            address("offset", np.int32, rows * self._groups),
+            address("queries", np.float32, rows * attended),
+            address("attended", np.float32, rows * attended),
+            address("inner", np.float32, rows * sizes.inner_pad),
+            address("private", np.uint8, threads * private),
+            private,
+            tail,
+        )
         self._team.run()
-        return self._results(layouts, starts, asked_rows, asked_count, logits_slot, logits, best_value, best_id, normed)
+        return self._results(counts, count, slots + 1)
 
-    def _results(
-        self,
-        layouts: list[Layout],
-        starts: Any,
-        asked_rows: Any,
-        asked_count: Any,
-        logits_slot: Any,
-        logits: Any,
-        best_value: Any,
-        best_id: Any,
-        normed: Any,
-    ) -> list[SegmentRows]:
-        rows = int(starts[-1])
-        argmax = np.full(rows, -1, dtype=np.int64)
-        argmax[asked_rows] = best_id[0, :, 0]
-        topk_ids = np.zeros((rows, TOP_K), dtype=np.int64)
-        topk_logits = np.zeros((rows, TOP_K), dtype=np.float32)
-        topk_ids[asked_rows] = best_id[0]
-        topk_logits[asked_rows] = best_value[0]
-        slots = np.full(rows, -1, dtype=np.int64)
-        slots[asked_rows] = logits_slot
-        hidden = normed[:, : self.config.hidden_size]
-        plain = logits[:, : self.vocab_size]
-        return [
-            SegmentRows(argmax[a:b], hidden[a:b], slots[a:b], plain, topk_ids[a:b], topk_logits[a:b])
-            for a, b in pairwise(starts)
-        ]
-
-
-class Scratch:
-    """Buffers that only grow; a view of the asked shape is handed out."""
-
-    def __init__(self) -> None:
-        self._buffers: dict[str, np.ndarray[Any, Any]] = {}
-
-    def get(self, name: str, dtype: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-        count = int(np.prod(shape))
-        buffer = self._buffers.get(name)
-        if buffer is None or len(buffer) < count:
-            buffer = self._buffers[name] = np.zeros(max(count, 16), dtype=dtype)
-        return buffer[:count].reshape(shape)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(b.nbytes for b in self._buffers.values())
+    def _results(self, counts: list[int], asked: int, slots: int) -> list[SegmentRows]:
+        sizes, scratch, rows = self.packed.sizes, self._scratch, sum(counts)
+        ints = scratch.flat("ints", np.int64, 0)
+        at = ints[3 * rows : 3 * rows + asked]
+        best_id = scratch.flat("best_id", np.int64, 0)[: asked * TOP_K].reshape(asked, TOP_K)
+        best_value = scratch.flat("best_value", np.float32, 0)[: asked * TOP_K].reshape(asked, TOP_K)
+        hidden = scratch.flat("normed", np.float32, 0)[: rows * sizes.width_pad].reshape(rows, sizes.width_pad)
+        hidden = hidden[:, : self.config.hidden_size]
+        logits = scratch.flat("logits", np.float32, 0)[: slots * sizes.vocab_pad].reshape(slots, sizes.vocab_pad)
+        logits = logits[:, : self.vocab_size]
+        if asked == rows:
+            ids, values, index = best_id, best_value, ints[5 * rows : 6 * rows]
+        else:
+            ids = np.full((rows, TOP_K), -1, dtype=np.int64)
+            values = np.zeros((rows, TOP_K), dtype=np.float32)
+            index = np.full(rows, -1, dtype=np.int64)
+            ids[at], values[at], index[at] = best_id, best_value, ints[5 * rows : 5 * rows + asked]
+        results, start = [], 0
+        for n in counts:
+            part = slice(start, start + n)
+            results.append(SegmentRows(ids[part, 0], hidden[part], index[part], logits, ids[part], values[part]))
+            start += n
+        return results
 
 
 def _address(array: np.ndarray[Any, Any]) -> int:

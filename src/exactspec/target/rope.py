@@ -23,6 +23,7 @@ class RopeTable:
         self._frequency[:half] = frequency
         self.cos: FloatArray = np.empty((0, half_pad), dtype=np.float32)
         self.sin: FloatArray = self.cos.copy()
+        self.cos_address = self.sin_address = 0
 
     def cover(self, positions: int) -> None:
         """Make rows 0 .. positions - 1 available."""
@@ -33,3 +34,4 @@ class RopeTable:
         angle = np.arange(have, want, dtype=np.float64)[:, None] * self._frequency[None, :]
         self.cos = np.concatenate([self.cos, np.cos(angle).astype(np.float32)])
         self.sin = np.concatenate([self.sin, np.sin(angle).astype(np.float32)])
+        self.cos_address, self.sin_address = self.cos.ctypes.data, self.sin.ctypes.data

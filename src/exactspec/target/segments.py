@@ -11,29 +11,34 @@ import numpy.typing as npt
 from exactspec.target.base import IntArray, Segment, Want
 from exactspec.target.cache import ExactCache
 
-Int64 = npt.NDArray[np.int64]
+NONE, LOGITS = int(Want.NONE), int(Want.LOGITS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """One checked segment. `depths` [n]: position - cache length. `paths` [n, depth + 1]: row numbers of each row's
-    ancestors, root first, itself last (rest 0); None for a chain."""
+    """One checked segment, in plain lists (most segments are short, and numpy's calls would cost more than the rows).
+
+    `depths` [n]: position - cache length; `depth`: the largest. `paths` int64 [n, depth + 1]: row numbers of each
+    row's ancestors, root first, itself last (rest 0); None for a chain.
+    """
 
     cache: ExactCache
-    tokens: Int64
-    parents: Int64
-    want: Int64
-    depths: Int64
-    paths: Int64 | None
+    tokens: list[int]
+    parents: list[int]
+    want: list[int]
+    depths: list[int]
+    depth: int
+    paths: npt.NDArray[np.int64] | None
 
 
-def _ints(name: str, values: IntArray, index: int) -> Int64:
+def _ints(name: str, values: IntArray, index: int) -> list[int]:
     array = np.asarray(values)
-    if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise ValueError(
             f"segment {index}: {name} must be a list of integers, got {array.dtype} of shape {array.shape}"
         )
-    return np.ascontiguousarray(array, dtype=np.int64)
+    whole: list[int] = array.tolist()
+    return whole
 
 
 def lay_out(segments: Sequence[Segment], vocab_size: int, max_length: int) -> list[Layout]:
@@ -60,32 +65,32 @@ def _lay_out(i: int, segment: Segment, cache: ExactCache, vocab_size: int, max_l
         raise ValueError(f"segment {i} has no rows")
     if len(parents) != n or len(want) != n:
         raise ValueError(f"segment {i}: {n} tokens, {len(parents)} parents and {len(want)} wants; all must be as many")
-    if tokens.min() < 0 or tokens.max() >= vocab_size:
-        bad = int(tokens[(tokens < 0) | (tokens >= vocab_size)][0])
+    if min(tokens) < 0 or max(tokens) >= vocab_size:
+        bad = next(token for token in tokens if not 0 <= token < vocab_size)
         raise ValueError(f"segment {i}: token {bad} is outside the vocabulary (0 .. {vocab_size - 1})")
-    if want.min() < Want.NONE or want.max() > Want.LOGITS:
+    if min(want) < NONE or max(want) > LOGITS:
         raise ValueError(f"segment {i}: want must hold values of Want")
-    rows = np.arange(n, dtype=np.int64)
-    if np.array_equal(parents, rows - 1):
-        depths, paths = rows, None
+    if parents == list(range(-1, n - 1)):
+        depths, depth, paths = list(range(n)), n - 1, None
     else:
         depths, paths = _tree(i, tokens, parents)
-    end = cache.length + int(depths.max()) + 1
-    if end > max_length:
-        raise ValueError(f"segment {i} reaches position {end - 1}, past the longest context of {max_length} tokens")
-    return Layout(cache, tokens, parents, want, depths, paths)
+        depth = max(depths)
+    if cache.length + depth >= max_length:
+        raise ValueError(
+            f"segment {i} reaches position {cache.length + depth}, past the longest context of {max_length} tokens"
+        )
+    return Layout(cache, tokens, parents, want, depths, depth, paths)
 
 
-def _tree(i: int, tokens: Int64, parents: Int64) -> tuple[Int64, Int64]:
-    rows = np.arange(len(tokens), dtype=np.int64)
-    if parents[0] != -1 or (parents[1:] < 0).any() or (parents >= rows).any():
+def _tree(i: int, tokens: list[int], parents: list[int]) -> tuple[list[int], npt.NDArray[np.int64]]:
+    if parents[0] != -1 or any(not 0 <= parent < row for row, parent in enumerate(parents) if row):
         raise ValueError(f"segment {i}: parents[0] must be -1 and every other parent an earlier row")
-    if len({(int(p), int(t)) for p, t in zip(parents, tokens, strict=True)}) != len(tokens):
+    if len(set(zip(parents, tokens, strict=True))) != len(tokens):
         raise ValueError(f"segment {i}: siblings must hold distinct tokens")
-    depths = np.zeros(len(tokens), dtype=np.int64)
+    depths = [0] * len(tokens)
     for row in range(1, len(tokens)):
         depths[row] = depths[parents[row]] + 1
-    paths = np.zeros((len(tokens), int(depths.max()) + 1), dtype=np.int64)
+    paths = np.zeros((len(tokens), max(depths) + 1), dtype=np.int64)
     for row in range(1, len(tokens)):
         depth = depths[row]
         paths[row, :depth] = paths[parents[row], :depth]

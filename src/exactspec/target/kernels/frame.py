@@ -36,68 +36,69 @@ SEGMENT_FIELDS = (
 )
 SEGMENT = {name: i for i, name in enumerate(SEGMENT_FIELDS)}
 
+# Set once per target.
+MODEL_FIELDS = (
+    "layers",
+    "layer_table",
+    "width",  # hidden size
+    "width_pad",  # the same, padded to 16
+    "heads",
+    "kv_heads",
+    "head_pad",  # head size padded to 32
+    "half_pad",  # rotary pairs padded to 16
+    "inner_pad",
+    "vocab",
+    "vocab_pad",
+    "embed",
+    "embed_scale",
+    "final_norm",
+    "head",
+    "head_scale",
+    "layer_bytes",  # of a page
+    "head_bytes",
+    "top_k",  # capacity of the best lists
+    "norm_group",  # inputs per group: of normed rows (query-key-value, gate-up, head)
+    "attended_group",  # of the attention's output
+    "inner_group",  # of the gated rows
+    "groups",  # capacity of the tables `scale` and `offset`, in groups a row
+    "q8_stride",
+    "team",
+)
+
+# Set for each forward, in this order.
+CALL_FIELDS = (
+    "rows",
+    "segments",
+    "tasks",  # attention tasks of all segments
+    "asked",  # rows that want the head
+    "tokens",  # int64 [rows]
+    "depths",  # int64 [rows]: logical position - base of its segment
+    "row_segment",  # int64 [rows]
+    "segment_table",
+    "asked_rows",  # int64 [asked]
+    "asked_count",  # int64 [asked]: best ids wanted (1 or top_k)
+    "logits_slot",  # int64 [asked]: row of `logits`, or -1
+    "logits",  # float32 [slots, vocab_pad]
+    "best_value",  # float32 [threads, asked, top_k]
+    "best_id",  # int64 [threads, asked, top_k]
+    "cos",  # float32 [position, half_pad]
+    "sin",
+    # scratch
+    "x",  # float32 [rows, width_pad]
+    "normed",  # float32 [rows, width_pad]; the final norm's output at the end
+    "q8",  # int8 [rows, widest input]
+    "scale",  # float32 [rows, groups]: of the activations
+    "offset",  # int32 [rows, groups]
+    "queries",  # float32 [rows, heads * head_pad]
+    "attended",  # float32 [rows, heads * head_pad]
+    "inner",  # float32 [rows, inner_pad]
+    "private",  # per thread
+    "private_bytes",
+    "tail_slots",  # capacity of the tree tail buffers in slots (multiple of 128)
+)
+
 FRAME = np.dtype(
-    [
-        (name, np.int64)
-        for name in (
-            # the model
-            "layers",
-            "layer_table",
-            "width",  # hidden size
-            "width_pad",  # the same, padded to 16
-            "heads",
-            "kv_heads",
-            "head_pad",  # head size padded to 32
-            "half_pad",  # rotary pairs padded to 16
-            "inner_pad",
-            "vocab",
-            "embed",
-            "embed_scale",
-            "final_norm",
-            "head",
-            "head_scale",
-            "cos",  # float32 [position, half_pad]
-            "sin",
-            "layer_bytes",  # of a page
-            "head_bytes",
-            # this call
-            "rows",
-            "tokens",  # int64 [rows]
-            "depths",  # int64 [rows]: logical position - base of its segment
-            "row_segment",  # int64 [rows]
-            "segments",  # number of segments
-            "segment_table",
-            "tasks",  # attention tasks of all segments
-            "asked",  # rows that want the head
-            "asked_rows",  # int64 [asked]
-            "asked_count",  # int64 [asked]: best ids wanted (1 or top_k)
-            "logits_slot",  # int64 [asked]: row of `logits`, or -1
-            "logits",  # float32 [slots, vocab_pad]
-            "vocab_pad",
-            "top_k",  # capacity of the best lists
-            # scratch
-            "x",  # float32 [rows, width_pad]
-            "normed",  # float32 [rows, width_pad]; the final norm's output at the end
-            "q8",  # int8 [rows, widest input]
-            "q8_stride",
-            "groups",  # capacity of the two tables below, in groups a row
-            "scale",  # float32 [rows, groups]: of the activations
-            "offset",  # int32 [rows, groups]
-            "norm_group",  # inputs per group: of normed rows (query-key-value, gate-up, head)
-            "attended_group",  # of the attention's output
-            "inner_group",  # of the gated rows
-            "queries",  # float32 [rows, heads * head_pad]
-            "attended",  # float32 [rows, heads * head_pad]
-            "inner",  # float32 [rows, inner_pad]
-            "private",  # per thread
-            "private_bytes",
-            "tail_slots",  # capacity of the tree tail buffers in slots (multiple of 128)
-            "best_value",  # float32 [threads, asked, top_k]
-            "best_id",  # int64 [threads, asked, top_k]
-            "team",
-        )
-    ]
-    + [("eps", np.float32), ("query_scale", np.float32)]
+    [(name, np.int64) for name in (*MODEL_FIELDS, *CALL_FIELDS)] + [("eps", np.float32), ("query_scale", np.float32)]
 )
 
 
