@@ -28,7 +28,7 @@ def chain(*scores: float) -> DraftTree:
 class TestCostModel:
     def test_points_lines_between_and_beyond(self) -> None:
         cost = CostModel()
-        assert [cost(rows) for rows in (1, 4, 8, 16, 32, 48)] == [1.0, 1.05, 1.4, 2.4, 4.0, 5.5]
+        assert [cost(rows) for rows in (1, 4, 8, 16, 32, 64)] == [1.0, 1.15, 1.35, 1.85, 3.1, 5.1]
         assert cost(6) == pytest.approx(1.225)
         assert cost(64) == pytest.approx(7.0)
         assert CostModel(rows=(1, 2), cost=(1.0, 1.5))(5) == pytest.approx(3.0)

@@ -27,11 +27,11 @@ class CostModel:
     arithmetic costs. Raises ValueError on points that make no such line.
 
     >>> CostModel()(4), CostModel()(12)
-    (1.05, 1.9)
+    (1.15, 1.65)
     """
 
-    rows: tuple[int, ...] = (1, 4, 8, 16, 32, 48)
-    cost: tuple[float, ...] = (1.0, 1.05, 1.4, 2.4, 4.0, 5.5)
+    rows: tuple[int, ...] = (1, 4, 8, 12, 16, 24, 32, 48, 64)
+    cost: tuple[float, ...] = (1.0, 1.15, 1.35, 1.65, 1.85, 2.5, 3.1, 4.1, 5.1)
 
     def __post_init__(self) -> None:
         if len(self.rows) != len(self.cost) or len(self.rows) < 2 or self.rows[0] != 1 or self.cost[0] != 1.0:

@@ -198,8 +198,15 @@ class Terminal:
 
     def close(self) -> int:
         """The exit code, once the process has ended."""
+        import select
+
         with contextlib.suppress(OSError):  # Linux: EIO at the end
-            while piece := os.read(self.fd, 4096):
+            while True:
+                if not select.select([self.fd], [], [], 30)[0]:
+                    os.kill(self.pid, 9)  # it does not end: the exit code tells
+                    break
+                if not (piece := os.read(self.fd, 4096)):
+                    break
                 self.seen += piece.decode(errors="replace")
         os.close(self.fd)
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
@@ -227,8 +234,10 @@ def test_chat_on_a_real_terminal():
     terminal.wait_for("<ok>")
     terminal.type("/stats\n")
     terminal.wait_for("2 answers")
+    terminal.wait_for("> ")  # before that, Ctrl-C would meet the chat outside its prompt
     terminal.type("\x03")
     terminal.wait_for("/exit leaves")
+    terminal.wait_for("> ")
     terminal.type("\x04")
     assert terminal.close() == 0
     assert "Traceback" not in terminal.seen
