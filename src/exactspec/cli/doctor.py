@@ -105,9 +105,9 @@ def examine(
             problems.append("too little memory is free to measure its bandwidth (256 MB are needed)")
         try:
             from exactspec.target.exact import identity_of
-            from exactspec.target.kernels.compile import kernel_folder
+            from exactspec.target.kernels.compile import are_compiled
 
-            compiled = any(kernel_folder(cpu, home).rglob("*.nbc"))
+            compiled = are_compiled(cpu, home)
             identity = identity_of("", cpu, "float32").rstrip("/")
         except ImportError as error:
             problems.append(f"the kernels cannot be loaded ({error}): pip install --force-reinstall exactspec")

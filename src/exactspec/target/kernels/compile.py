@@ -1,13 +1,13 @@
 """Compiling the kernels once per machine: a cache folder that is keyed by everything that goes into them.
 
 numba's own key sees only the source file of the outermost function; this folder's name also hashes every kernel
-source, the numba and llvmlite versions and the CPU's features. A damaged entry is thrown away and compiled again.
+source, the numba and llvmlite versions and the CPU's features. A damaged folder is thrown away and compiled again
+(see kept).
 """
 
 from __future__ import annotations
 
 import hashlib
-import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from typing import Any
 
 from exactspec.target.cpu import CpuInfo
 from exactspec.target.home import default_home
+from exactspec.target.kernels.kept import intact, kept
 
 _LOCK = threading.Lock()  # numba's configuration is one per process
 
@@ -37,6 +38,18 @@ def kernel_folder(cpu: CpuInfo, home: Path | None = None) -> Path:
     return (home or default_home()) / "kernels" / kernel_key(cpu)
 
 
+def _stamp() -> str:
+    """What numba compares besides: place and time of the sources. Said here, so that a silent recompilation of half a
+    minute cannot happen."""
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    return "|".join([str(Path(__file__).parent), *(str(source.stat().st_mtime_ns) for source in sources)])
+
+
+def are_compiled(cpu: CpuInfo, home: Path | None = None) -> bool:
+    """Whether `load_kernels` would find them, undamaged."""
+    return intact(kernel_folder(cpu, home), _stamp())
+
+
 @dataclass(frozen=True, slots=True)
 class Kernels:
     """Compiled functions. `serve`: ``serve(frames, threads, thread, seen, spins)`` of one instruction set (see
@@ -50,7 +63,8 @@ def load_kernels(cpu: CpuInfo, *, home: Path | None = None, progress: Callable[[
     """The kernels for `cpu.instruction_set`.
 
     Compiles on the first use on a machine and says so through `progress`; afterwards loads from the cache folder.
-    Works without a writable folder too (compiles every time). Raises ValueError if numba's compiler is switched off.
+    Works without a writable folder too: loads what lies there, or compiles every time.
+    Raises ValueError if numba's compiler is switched off.
     """
     import numba
     from numba import from_dtype, types
@@ -74,41 +88,35 @@ def load_kernels(cpu: CpuInfo, *, home: Path | None = None, progress: Callable[[
             array(types.float32, 2, "A"), array(i64, 1), array(i64, 1), array(types.uint8, 4), array(types.float32, 1)
         ),
     }
-    folder = kernel_folder(cpu, home)
     say = progress or (lambda message: None)
 
-    def build(cached: bool) -> Kernels:
-        if not (cached and any(folder.rglob(f"*{serve.__name__}*.nbc"))):
+    def build(folder: Path | None) -> Kernels:
+        if folder is None or not any(folder.rglob(f"*{serve.__name__}*.nbc")):
             say(f"compiling the kernels for this machine ({cpu.instruction_set}), once: half a minute or so")
         compiled = []
         for function, signature in signatures.items():
-            kernel = numba.njit(nogil=True, error_model="numpy", cache=cached)(function)
+            kernel = numba.njit(nogil=True, error_model="numpy", cache=folder is not None)(function)
             kernel.compile(signature)
+            kernel.disable_compile()  # another signature would be compiled, and written to the folder, in mid-use
             compiled.append(kernel)
         return Kernels(*compiled)
 
+    waited: list[None] = []
+
+    def waiting() -> None:
+        if not waited:
+            waited.append(say("waiting for another process that compiles the kernels"))
+
     with _LOCK:
         before = numba.config.CACHE_DIR
-        cached = _writable(folder)
         try:
-            numba.config.CACHE_DIR = str(folder) if cached else before
-            try:
-                return build(cached)
-            except Exception:
-                if not cached:
-                    raise
-                shutil.rmtree(folder, ignore_errors=True)  # a torn or foreign file: compile afresh
-                return build(_writable(folder))
+            with kept(kernel_folder(cpu, home), stamp=_stamp(), waiting=waiting) as folder:
+                if folder is None:
+                    return build(None)
+                numba.config.CACHE_DIR = str(folder)
+                try:
+                    return build(folder)
+                except Exception:  # numba could not read or write there: do without
+                    return build(None)
         finally:
             numba.config.CACHE_DIR = before
-
-
-def _writable(folder: Path) -> bool:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".probe-{threading.get_ident()}"
-        probe.touch()
-        probe.unlink()
-    except OSError:
-        return False
-    return True
