@@ -323,6 +323,19 @@ def test_max_tokens_zero_is_an_empty_answer() -> None:
     assert chunks[0].completion is not None
 
 
+@pytest.mark.parametrize("draft", ["none", "copyspec", "copy", "auto"])
+def test_a_drafter_that_was_never_begun_is_not_closed(draft: str, caplog: pytest.LogCaptureFixture) -> None:
+    e = engine(draft=draft)
+    with caplog.at_level(logging.WARNING, logger="exactspec"):
+        e.generate(PROMPT, SamplingParams(max_tokens=0))
+        stream = e.stream(PROMPT, SamplingParams(max_tokens=8))
+        stream.close()  # before its first step
+        session = e.session()
+        session.generate(PROMPT, SamplingParams(max_tokens=0))
+        session.fork().generate(PROMPT, SamplingParams(max_tokens=8))
+    assert caplog.records == []
+
+
 # -- prompts ----------------------------------------------------------------------------------------------------------
 
 

@@ -36,13 +36,14 @@ class Drafting:
     off. `alive`: whether it is on.
     """
 
-    __slots__ = ("_budget", "_drafter", "_state", "_vocab_size", "alive", "speculation")
+    __slots__ = ("_begun", "_budget", "_drafter", "_state", "_vocab_size", "alive", "speculation")
 
     def __init__(self, drafter: Drafter | None, speculation: Speculation, *, vocab_size: int) -> None:
         self._drafter = drafter
         self._budget = make_budget(speculation)
         self._vocab_size = vocab_size
         self._state: State = None
+        self._begun = False  # the drafter made a state (which may be None)
         self.speculation = speculation
         self.alive = drafter is not None
 
@@ -51,6 +52,7 @@ class Drafting:
         if self.alive and (drafter := self._drafter) is not None:
             context = Context(np.array(tokens, dtype=np.int64), np.array(prediction, dtype=np.int64), cache)
             self._state = self._guard("begin", lambda: drafter.begin(context), None)
+            self._begun = True
 
     def resume(self, keep: int, tokens: Sequence[int], cache: Cache) -> None:
         """The next request of a session: forget all but the first `keep` tokens, then take in `tokens`, the rest of
@@ -95,13 +97,14 @@ class Drafting:
         """An independent copy; off if the drafter's state cannot be copied."""
         twin = Drafting(self._drafter, self.speculation, vocab_size=self._vocab_size)
         twin.alive = self.alive
-        if self.alive and (drafter := self._drafter) is not None:
+        if self.alive and self._begun and (drafter := self._drafter) is not None:
             twin._state = twin._guard("fork", lambda: drafter.fork(self._state), None)
+            twin._begun = True
         return twin
 
     def close(self) -> None:
         """Release the state; the drafter is off afterwards."""
-        if self.alive and (drafter := self._drafter) is not None:
+        if self.alive and self._begun and (drafter := self._drafter) is not None:
             self._guard("close", lambda: drafter.close(self._state), None)
         self.alive = False
         self._state = None
