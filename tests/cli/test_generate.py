@@ -158,6 +158,7 @@ def test_a_mistake_is_one_line_and_code_2(cli, argv, stdin, says):
     ("text", "says"),
     [
         ("[", "is not valid JSON"),
+        ("[" * 100_000, "nested too deeply"),
         ('{"role": "user"}', "must hold a JSON list of"),
         ("[]", "holds no messages"),
         ("[3]", 'message 0 must be an object with "role" and "content", got a number'),

@@ -241,3 +241,33 @@ def test_chat_on_a_real_terminal():
     terminal.type("\x04")
     assert terminal.close() == 0
     assert "Traceback" not in terminal.seen
+
+
+@posix
+@pytest.mark.parametrize("closed", [1, 2])
+def test_a_closed_stdout_or_stderr_is_no_fault(closed):
+    for argv, code in ((["-m", "echo", "-p", "hi"], 0), (["-m", "echo", "-p", ""], 2)):
+        done = subprocess.run(
+            ["sh", "-c", f'exec "$@" {closed}>&-', "sh", sys.executable, FAKE, "generate", *argv],
+            capture_output=True,
+            timeout=60,
+        )
+        assert done.returncode == code
+        assert b"Traceback" not in done.stderr
+        # Notes never stand where the answer belongs.
+        assert done.stdout == (b"<hi>\n" if (closed, code) == (2, 0) else b"")
+
+
+@posix
+def test_ctrl_c_during_the_imports_is_no_traceback():
+    stop = (
+        "import os, signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'typer': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "from exactspec.cli.entry import main\n"
+        "sys.exit(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", stop, "--help"], capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"exactspec: interrupted\n")

@@ -44,6 +44,8 @@ def parse_messages(text: str, where: str) -> list[Message]:
         value = json.loads(text)
     except ValueError as error:
         raise CliError(f"{where} is not valid JSON: {error}") from None
+    except RecursionError:
+        raise CliError(f'{where} is nested too deeply: give a list of {{"role", "content"}} objects') from None
     if not isinstance(value, list):
         raise CliError(f'{where} must hold a JSON list of {{"role", "content"}} objects, got {_kind(value)}')
     if not value:

@@ -100,6 +100,10 @@ def open_engine(
     )
 
 
+def _nowhere() -> TextIO:
+    return open(os.devnull, "w", encoding="utf-8")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """Everything outside the command line that a command may touch.
@@ -117,13 +121,15 @@ class Services:
 
     @classmethod
     def of_process(cls) -> Services:
-        """The process's own streams. A terminal that cannot show a character shows a replacement instead."""
-        for stream in (sys.stdout, sys.stderr):
+        """The process's own streams. A terminal that cannot show a character shows a replacement instead. A stream
+        that the caller closed (``>&-``) is None in Python; what is written to it goes nowhere."""
+        stdout, stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
+        for stream in (stdout, stderr):
             encoding = (getattr(stream, "encoding", None) or "").lower().replace("-", "")
             if encoding != "utf8" and hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="replace")
         stdin = sys.stdin.buffer if sys.stdin is not None else io.BytesIO()
-        return cls(stdin=stdin, stdout=sys.stdout, stderr=sys.stderr)
+        return cls(stdin=stdin, stdout=stdout, stderr=stderr)
 
     def note(self, text: str) -> None:
         """One line for the person, never part of the answer."""
