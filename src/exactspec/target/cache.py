@@ -45,10 +45,11 @@ class Page:
     """float32 [layers, kv_heads, 2, head_pad * 128] from zeros (a slot never written must be finite), with the
     number of caches that hold it."""
 
-    __slots__ = ("data", "holders")
+    __slots__ = ("address", "data", "holders")
 
     def __init__(self, data: FloatArray) -> None:
         self.data = data
+        self.address = data.ctypes.data
         self.holders = 1
 
 
@@ -95,40 +96,44 @@ class ExactCache:
         self._length = int(n)
         self._staged = ()
         keep = -(-self._length // CHUNK)
-        for page in self._pages[keep:]:
-            page.holders -= 1
+        dropped = self._pages[keep:]
         del self._pages[keep:]
+        for page in dropped:
+            page.holders -= 1
 
     def fork(self) -> ExactCache:
         other = ExactCache(self.shape)
         other._length = self._length
-        other._pages = self._pages[: -(-self._length // CHUNK)]
         other._addresses = self._addresses.copy()
         other._table = other._addresses.ctypes.data
-        for page in other._pages:
+        for page in self._pages[: -(-self._length // CHUNK)]:
             page.holders += 1
+            other._pages.append(page)
         return other
 
     def stage(self, parents: Sequence[int]) -> int:
         """Make room for rows with these parents; returns the address of the page addresses (int64 [pages])."""
         end = self._length + len(parents)
-        first = self._length // CHUNK
-        for at in range(first, min(len(self._pages), -(-end // CHUNK))):
-            if self._pages[at].holders > 1:
-                self._pages[at].holders -= 1
-                self._set_page(at, Page(self._pages[at].data.copy()))
-        while len(self._pages) * CHUNK < end:
-            self._pages.append(None)  # type: ignore[arg-type]  # filled by the next line
-            self._set_page(len(self._pages) - 1, Page(np.zeros(self.shape.page_bytes // 4, dtype=np.float32)))
+        self._staged = ()
+        first, after = self._length // CHUNK, -(-end // CHUNK)
+        # In this order, so that an interrupt (or no memory left) at any point leaves a cache that can go on: a page is
+        # counted before it is let go, and the addresses of all pages that may be written are set anew.
+        for at in range(first, after):
+            if at == len(self._pages):
+                self._pages.append(Page(np.zeros(self.shape.page_bytes // 4, dtype=np.float32)))
+            elif self._pages[at].holders > 1:
+                shared = self._pages[at]
+                self._pages[at] = Page(shared.data.copy())
+                shared.holders -= 1
+            self._set_address(at)
         self._staged = parents
         return self._table
 
-    def _set_page(self, at: int, page: Page) -> None:
-        self._pages[at] = page
+    def _set_address(self, at: int) -> None:
         if at >= len(self._addresses):
             self._addresses = np.concatenate([self._addresses, np.zeros_like(self._addresses)])
-            self._table = self._addresses.ctypes.data
-        self._addresses[at] = page.data.ctypes.data
+        self._table = self._addresses.ctypes.data
+        self._addresses[at] = self._pages[at].address
 
     def _halves(self, at: int) -> tuple[FloatArray, FloatArray]:
         s = self.shape

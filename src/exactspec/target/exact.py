@@ -188,7 +188,7 @@ class ExactTarget:
             if paths:
                 tail = max(tail, (n + 2 * CHUNK - 2) // CHUNK * CHUNK)
             start = end
-        self._rope.cover(longest)
+        cos, sin = self._rope.cover(longest)
         asked = [(row, want) for row, want in enumerate(wanted) if want]
         slots = -1
         for i, (row, want) in enumerate(asked):
@@ -216,8 +216,8 @@ class ExactTarget:
             address("logits", np.float32, (slots + 1) * sizes.vocab_pad),
             address("best_value", np.float32, threads * count * TOP_K),
             address("best_id", np.int64, threads * count * TOP_K),
-            self._rope.cos_address,
-            self._rope.sin_address,
+            cos,
+            sin,
             address("x", np.float32, rows * sizes.width_pad),
             address("normed", np.float32, rows * sizes.width_pad),
             address("q8", np.int8, rows * self._widest),

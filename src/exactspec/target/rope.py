@@ -12,7 +12,7 @@ GROW = 1024  # positions added at a time
 
 
 class RopeTable:
-    """`cos`, `sin`: float32 [positions, half_pad]; padding lanes rotate by nothing."""
+    """cos and sin: float32 [positions, half_pad]; padding lanes rotate by nothing."""
 
     def __init__(self, config: ModelConfig, half_pad: int) -> None:
         half = config.head_dim // 2
@@ -21,17 +21,18 @@ class RopeTable:
             frequency = frequency / config.rope_divisors
         self._frequency: npt.NDArray[np.float64] = np.zeros(half_pad, dtype=np.float64)
         self._frequency[:half] = frequency
-        self.cos: FloatArray = np.empty((0, half_pad), dtype=np.float32)
-        self.sin: FloatArray = self.cos.copy()
-        self.cos_address = self.sin_address = 0
+        # One value: an interrupt between several assignments would leave tables and addresses that do not fit.
+        empty = np.empty((0, half_pad), dtype=np.float32)
+        self._table: tuple[FloatArray, FloatArray, int, int] = (empty, empty, 0, 0)
 
-    def cover(self, positions: int) -> None:
-        """Make rows 0 .. positions - 1 available."""
-        have = len(self.cos)
-        if positions <= have:
-            return
-        want = -(-positions // GROW) * GROW
-        angle = np.arange(have, want, dtype=np.float64)[:, None] * self._frequency[None, :]
-        self.cos = np.concatenate([self.cos, np.cos(angle).astype(np.float32)])
-        self.sin = np.concatenate([self.sin, np.sin(angle).astype(np.float32)])
-        self.cos_address, self.sin_address = self.cos.ctypes.data, self.sin.ctypes.data
+    def cover(self, positions: int) -> tuple[int, int]:
+        """Make rows 0 .. positions - 1 available; returns the addresses of cos and sin, valid until the next call."""
+        cos, sin, *_ = self._table
+        have = len(cos)
+        if positions > have:
+            want = -(-positions // GROW) * GROW
+            angle = np.arange(have, want, dtype=np.float64)[:, None] * self._frequency[None, :]
+            cos = np.concatenate([cos, np.cos(angle).astype(np.float32)])
+            sin = np.concatenate([sin, np.sin(angle).astype(np.float32)])
+            self._table = (cos, sin, cos.ctypes.data, sin.ctypes.data)
+        return self._table[2:]

@@ -11,22 +11,24 @@ class Scratch:
     """Named buffers. What is handed out is valid until the same name is asked for a larger size."""
 
     def __init__(self) -> None:
-        self._buffers: dict[str, np.ndarray[Any, Any]] = {}
-        self._addresses: dict[str, int] = {}
+        # Buffer and address in one value: an interrupt between two assignments would leave an address of nothing.
+        self._buffers: dict[str, tuple[np.ndarray[Any, Any], int]] = {}
+
+    def _get(self, name: str, dtype: Any, count: int) -> tuple[np.ndarray[Any, Any], int]:
+        known = self._buffers.get(name)
+        if known is None or len(known[0]) < count:
+            buffer = np.zeros(max(count, 64), dtype=dtype)
+            known = self._buffers[name] = (buffer, buffer.ctypes.data)
+        return known
 
     def flat(self, name: str, dtype: Any, count: int) -> np.ndarray[Any, Any]:
         """The whole buffer, at least `count` elements."""
-        buffer = self._buffers.get(name)
-        if buffer is None or len(buffer) < count:
-            buffer = self._buffers[name] = np.zeros(max(count, 64), dtype=dtype)
-            self._addresses[name] = buffer.ctypes.data
-        return buffer
+        return self._get(name, dtype, count)[0]
 
     def address(self, name: str, dtype: Any, count: int) -> int:
         """Address of a buffer of at least `count` elements."""
-        self.flat(name, dtype, count)
-        return self._addresses[name]
+        return self._get(name, dtype, count)[1]
 
     @property
     def nbytes(self) -> int:
-        return sum(buffer.nbytes for buffer in self._buffers.values())
+        return sum(buffer.nbytes for buffer, _ in self._buffers.values())

@@ -56,16 +56,23 @@ class Team:
             wake.acquire()
 
     def run(self) -> None:
-        """One forward over the frame, by all threads. Returns when it is complete."""
+        """One forward over the frame, by all threads. Returns when it is complete.
+
+        Ctrl-C may be raised before or after the job, which starts and ends within one call of compiled code.
+        """
         if self._closed:
             raise RuntimeError("this target is closed")
         if self.threads > 1:
             if self._pid != os.getpid():
                 self._start()  # a fork copied the memory but not the helpers
-            sleeping = self._kernel(self._frames, self.threads, -1, 0, 0)
-            for thread in range(1, self.threads):
-                if sleeping >> thread & 1:
-                    self._wake[thread].release()
+            try:
+                sleeping = self._kernel(self._frames, self.threads, -1, 0, 0)
+                for thread in range(1, self.threads):
+                    if sleeping >> thread & 1:
+                        self._wake[thread].release()
+            except BaseException:
+                self._kernel(self._frames, self.threads, -2, 0, 0)  # let them sleep again
+                raise
         self._kernel(self._frames, self.threads, 0, 0, 0)
 
     def close(self) -> None:

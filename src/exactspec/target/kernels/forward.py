@@ -15,6 +15,7 @@ from exactspec.target.kernels.layers import attention_task, gated_unit, head_uni
 from exactspec.target.kernels.products import UNIT, avx512vnni, avx512vnni_256, avxvnni, portable
 from exactspec.target.kernels.rows import embed_row, norm_row, quantise_row
 from exactspec.target.kernels.sync import (
+    COMING_CELL,
     GENERATION_CELL,
     LINE,
     PARKED_CELL,
@@ -23,6 +24,7 @@ from exactspec.target.kernels.sync import (
     enter_float_mode,
     exchange,
     fetch_add,
+    give_way,
     leave_float_mode,
     next_unit,
     relax,
@@ -185,41 +187,55 @@ def serve(isa, frames, threads, thread, seen, spins):
     `seen`: jobs known to be done. Returns the number now done, with this thread marked as parked.
     """
     team = frames[0].team
+    parked = team + (PARKED_CELL + thread) * LINE
+    exchange(parked, 0)
     while True:
         idle = 0
         while atomic_load(team + GENERATION_CELL * LINE) == seen:
             relax()
             idle += 1
             if idle > spins:
-                exchange(team + (PARKED_CELL + thread) * LINE, 1)
-                if atomic_load(team + GENERATION_CELL * LINE) == seen:
+                exchange(parked, 1)
+                # Either the leader sees the mark and wakes this thread, or this thread sees that a job is coming.
+                if atomic_load(team + COMING_CELL * LINE) == 0 and atomic_load(team + GENERATION_CELL * LINE) == seen:
                     return seen
-                if exchange(team + (PARKED_CELL + thread) * LINE, 0) == 0:
-                    return seen  # the leader saw the mark first and will wake this thread
+                exchange(parked, 0)
+                give_way()
                 idle = 0
         seen += 1
         run_forward(isa, frames, threads, thread)
 
 
 @njit(nogil=True, error_model="numpy")
-def publish(frames, threads):
-    """Start a job. Returns a bit mask of the helper threads that sleep and must be woken."""
+def announce(frames, threads):
+    """A job is coming: helpers stay awake. Returns a bit mask of those that sleep and must be woken."""
     team = frames[0].team
-    fetch_add(team + GENERATION_CELL * LINE, 1)
+    exchange(team + COMING_CELL * LINE, 1)
     mask = 0
     for thread in range(1, threads):
-        if exchange(team + (PARKED_CELL + thread) * LINE, 0) == 1:
+        if atomic_load(team + (PARKED_CELL + thread) * LINE) == 1:
             mask |= 1 << thread
     return mask
 
 
 @njit(nogil=True, error_model="numpy")
+def lead(isa, frames, threads):
+    """Start the announced job and run thread 0's part of it. One call, so that no signal of Python's comes between."""
+    team = frames[0].team
+    fetch_add(team + GENERATION_CELL * LINE, 1)
+    exchange(team + COMING_CELL * LINE, 0)
+    run_forward(isa, frames, threads, 0)
+
+
+@njit(nogil=True, error_model="numpy")
 def enter(isa, frames, threads, thread, seen, spins):
-    """Thread -1 publishes a job, thread 0 runs its part of it, the others serve."""
-    if thread < 0:
-        return publish(frames, threads)
+    """Thread -1 announces a job, -2 calls it off, thread 0 leads it, the others serve."""
+    if thread == -2:
+        return exchange(frames[0].team + COMING_CELL * LINE, 0)
+    if thread == -1:
+        return announce(frames, threads)
     if thread == 0:
-        run_forward(isa, frames, threads, 0)
+        lead(isa, frames, threads)
         return seen
     return serve(isa, frames, threads, thread, seen, spins)
 
