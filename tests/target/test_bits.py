@@ -59,6 +59,14 @@ def test_any_grouping_of_a_chain(target: ExactTarget, blocks: list[int]) -> None
     assert np.array_equal(run(target, tokens, blocks), run(target, tokens, [300]))
 
 
+def test_long_products() -> None:
+    """Over 1,024 inputs, many rows take a product in several passes and one row takes it in one."""
+    made = ExactTarget(RandomWeights(num_layers=1, hidden_size=1100, intermediate_size=2150), threads=2)
+    tokens = text(made, 40)
+    assert np.array_equal(run(made, tokens, [1, 2, 11]), run(made, tokens, [40]))
+    made.close()
+
+
 def test_spans_and_their_border(target: ExactTarget) -> None:
     """Position 1,024 opens a second span."""
     tokens = text(target, 1100)
