@@ -480,3 +480,10 @@ def test_eos_is_kept_in_the_ids_and_out_of_the_text() -> None:
     c = Engine(target, ByteTokenizer()).generate([65, 66])
     assert (c.text, c.token_ids, c.finish_reason) == ("Hi", (72, 105, EOS), "stop")
     assert [t.text for t in c.tokens] == ["H", "i", ""]
+
+
+def test_a_model_that_cannot_run_is_refused_before_any_download() -> None:
+    told: list[str] = []
+    with pytest.raises(ValueError, match="gemma3-270m: .*cannot be run by this version"):
+        Engine.from_pretrained("gemma3-270m", progress=told.append)
+    assert told == []

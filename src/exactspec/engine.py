@@ -79,7 +79,10 @@ class Engine:
         from exactspec.target.exact import ExactTarget
         from exactspec.target.hub import ModelStore
         from exactspec.target.load import open_model
+        from exactspec.target.named import NAMED_MODELS
 
+        if (named := NAMED_MODELS.get(name)) is not None and not named.runnable:
+            raise ValueError(f"{name}: {named.note}")  # said before a download, not after it
         tell = None if progress is None else _Milestones(progress)
         found = ModelStore().resolve(name, progress=tell)
         model = open_model(found.path, context=context, sha256=found.sha256)
