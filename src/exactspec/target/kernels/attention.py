@@ -28,23 +28,18 @@ from numba import njit
 from numba.core import types
 from numba.extending import intrinsic
 
+from exactspec.target.kernels import emit
 from exactspec.target.kernels import simd as v
+from exactspec.target.kernels.emit import I64, const
 
 CHUNK = 128
 SPAN_CHUNKS = 8
 BLOCK = 6  # (row, head) pairs that share a pass over the keys
 HIDDEN_SCORE = np.float32(-1e30)
 
-_F32, _I32, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
-_VF = ir.VectorType(_F32, 16)
+_VF = ir.VectorType(emit.F32, 16)
 # Vectors of 16 columns a pass, by instruction set: what 6 rows of accumulators leave of the register file.
 _COLUMNS = {"avx512vnni": 4, "avx512vnni-256": 2, "avxvnni": 1, "portable": 1}
-
-
-def _load(b: Any, address: Any, kind: Any) -> Any:
-    value = b.load(b.inttoptr(address, kind.as_pointer()))
-    value.align = 1
-    return value
 
 
 def _float_tile(module: Any, kind: str, rows: int) -> Any:
@@ -56,11 +51,10 @@ def _float_tile(module: Any, kind: str, rows: int) -> Any:
     known = module.globals.get(name)
     if known:
         return known
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [_I64] * 9), name)
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * 9), name)
     function.linkage = "internal"
     function.attributes.add("noinline")
     wide = _COLUMNS[kind]
-    const = lambda x: ir.Constant(_I64, x)  # noqa: E731
     columns = function.args[7]
     b = ir.IRBuilder(function.append_basic_block("entry"))
     start: Any = const(0)
@@ -69,7 +63,7 @@ def _float_tile(module: Any, kind: str, rows: int) -> Any:
         head, body, after = (b.append_basic_block(f"{label}{vectors}") for label in ("head", "body", "after"))
         b.branch(head)
         b.position_at_end(head)
-        column = b.phi(_I64)
+        column = b.phi(I64)
         column.add_incoming(start, before)
         following = b.add(column, const(16 * vectors))
         b.cbranch(b.icmp_signed("<=", following, columns), body, after)
@@ -98,36 +92,29 @@ def _float_pass(
     columns: Any,
     add: Any,
 ) -> None:
-    const = lambda x: ir.Constant(_I64, x)  # noqa: E731
-    fma = b.module.globals.get("llvm.fma.v16f32") or ir.Function(
-        b.module, ir.FunctionType(_VF, [_VF] * 3), "llvm.fma.v16f32"
-    )
     first = b.add(m, b.mul(column, const(4)))
     place = lambda r, c: b.add(out, b.mul(b.add(b.add(b.mul(ldo, const(r)), column), const(16 * c)), const(4)))  # noqa: E731
     going = b.icmp_signed("!=", add, const(0))
     initial = [
-        b.select(going, _load(b, place(r, c), _VF), ir.Constant(_VF, [0.0] * 16))
+        b.select(going, emit.load(b, place(r, c), _VF), ir.Constant(_VF, [0.0] * 16))
         for r in range(rows)
         for c in range(vectors)
     ]
     before, loop, done = b.block, b.append_basic_block("k"), b.append_basic_block("done")
     b.cbranch(b.icmp_signed(">", count, const(0)), loop, done)
     b.position_at_end(loop)
-    k = b.phi(_I64)
+    k = b.phi(I64)
     k.add_incoming(const(0), before)
     sums = [b.phi(_VF) for _ in initial]
     for p, x in zip(sums, initial, strict=True):
         p.add_incoming(x, before)
     row = b.add(first, b.mul(b.mul(k, ldb), const(4)))
-    matrix = [_load(b, b.add(row, const(64 * c)), _VF) for c in range(vectors)]
+    matrix = [emit.load(b, b.add(row, const(64 * c)), _VF) for c in range(vectors)]
     new = []
     for r in range(rows):
-        one = _load(b, b.add(a, b.mul(b.add(b.mul(lda, const(r)), k), const(4))), _F32)
-        spread = b.insert_element(ir.Constant(_VF, ir.Undefined), one, ir.Constant(_I32, 0))
-        spread = b.shuffle_vector(
-            spread, ir.Constant(_VF, ir.Undefined), ir.Constant(ir.VectorType(_I32, 16), [0] * 16)
-        )
-        new += [b.call(fma, [spread, matrix[c], sums[r * vectors + c]]) for c in range(vectors)]
+        one = emit.load(b, b.add(a, b.mul(b.add(b.mul(lda, const(r)), k), const(4))), emit.F32)
+        spread = emit.broadcast(b, one, 16)
+        new += [emit.fma(b, spread, matrix[c], sums[r * vectors + c]) for c in range(vectors)]
     following = b.add(k, const(1))
     k.add_incoming(following, loop)
     for p, x in zip(sums, new, strict=True):
@@ -140,7 +127,7 @@ def _float_pass(
         result.add_incoming(x, loop)
         new[i] = result
     for i, x in enumerate(new):
-        b.store(x, b.inttoptr(place(i // vectors, i % vectors), _VF.as_pointer())).align = 1
+        emit.store(b, x, place(i // vectors, i % vectors))
 
 
 @intrinsic
@@ -150,15 +137,7 @@ def float_tile(typingctx, isa, rows, a, lda, b, ldb, count, out, ldo, columns, a
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         _, rows, *rest = args
-        done = builder.append_basic_block("tiles")
-        switch = builder.switch(rows, done)
-        for number in range(1, BLOCK + 1):
-            block = builder.append_basic_block(f"tile{number}")
-            switch.add_case(ir.Constant(_I64, number), block)
-            builder.position_at_end(block)
-            builder.call(_float_tile(builder.module, kind, number), rest)
-            builder.branch(done)
-        builder.position_at_end(done)
+        emit.by_rows(builder, rows, BLOCK, lambda number: _float_tile(builder.module, kind, number), rest)
         return context.get_dummy_value()
 
     return types.void(isa, *[types.int64] * 10), codegen

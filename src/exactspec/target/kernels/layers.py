@@ -299,16 +299,20 @@ def tree_tail(
             if visible <= 0:
                 continue
             path = paths + 8 * row * stride
-            for j in range(visible):
-                place = origin + j - start
-                if origin + j >= base:
-                    place = base - start + v.load_i64s(path + 8 * (origin + j - base))
+            # Committed keys keep their places; only ancestors move.
+            known = max(0, min(visible, base - origin))
+            for j in range(0, known, 16):
+                v.store(s + 4 * j, v.load(mine + 4 * (origin - start + j)))
+            for j in range(known, visible):
+                place = base - start + v.load_i64s(path + 8 * (origin + j - base))
                 v.store_f32(s + 4 * j, v.load_f32(mine + 4 * place))
             attend_chunk(s, visible, state + 64 * i, acc + 4 * i * width, width)
-            for j in range(visible):
-                place = origin + j - start
-                if origin + j >= base:
-                    place = base - start + v.load_i64s(path + 8 * (origin + j - base))
+            for j in range(0, known - known % 16, 16):
+                v.store(w + 4 * (origin - start + j), v.load(s + 4 * j))
+            for j in range(known - known % 16, known):
+                v.store_f32(w + 4 * (origin - start + j), v.load_f32(s + 4 * j))
+            for j in range(known, visible):
+                place = base - start + v.load_i64s(path + 8 * (origin + j - base))
                 v.store_f32(w + 4 * place, v.load_f32(s + 4 * j))
         for c in range(physical):
             page = v.load_i64s(pages + 8 * (base // CHUNK + c)) + inside + 4 * CHUNK * width

@@ -27,11 +27,12 @@ from numba.core.datamodel import models
 from numba.core.datamodel.registry import default_manager
 from numba.extending import intrinsic
 
+from exactspec.target.kernels import emit
+from exactspec.target.kernels.emit import F32, I8, I32, I64, broadcast, const, load
+
 UNIT = 32  # output channels of a unit
 K_STEP = 16  # inputs are padded to a multiple of this
 PREFETCH = 512  # bytes ahead in the stream of weights; measured: 8 rows take 1.15x of 1 row with it, 1.35x without
-
-_I8, _I32, _I64, _F32 = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,46 +79,28 @@ avxvnni = _tag("avxvnni")
 portable = _tag("portable")
 
 
-def _load(b: Any, address: Any, kind: Any) -> Any:
-    value = b.load(b.inttoptr(address, kind.as_pointer()))
-    value.align = 1
-    return value
-
-
 def _prefetch(b: Any, address: Any) -> Any:
-    pointer = _I8.as_pointer()
-    name = "llvm.prefetch.p0"
-    known = b.module.globals.get(name)
-    function = known or ir.Function(b.module, ir.FunctionType(ir.VoidType(), [pointer, _I32, _I32, _I32]), name)
-    read, near, data = (ir.Constant(_I32, x) for x in (0, 3, 1))
+    pointer = I8.as_pointer()
+    function = emit.declared(b.module, "llvm.prefetch.p0", ir.VoidType(), [pointer, I32, I32, I32])
+    read, near, data = (ir.Constant(I32, x) for x in (0, 3, 1))
     return b.call(function, [b.inttoptr(address, pointer), read, near, data])
 
 
 def _dot_vnni(b: Any, lanes: int, acc: Any, weights: Any, activations: Any) -> Any:
-    vector = ir.VectorType(_I32, lanes)
-    name = f"llvm.x86.avx512.vpdpbusd.{32 * lanes}"
-    known = b.module.globals.get(name)
-    function = known or ir.Function(b.module, ir.FunctionType(vector, [vector] * 3), name)
+    vector = ir.VectorType(I32, lanes)
+    function = emit.declared(b.module, f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", vector, [vector] * 3)
     return b.call(function, [acc, weights, activations])
-
-
-def _broadcast(b: Any, scalar: Any, lanes: int) -> Any:
-    vector = ir.VectorType(scalar.type, lanes)
-    one = b.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.Constant(_I32, 0))
-    return b.shuffle_vector(
-        one, ir.Constant(vector, ir.Undefined), ir.Constant(ir.VectorType(_I32, lanes), [0] * lanes)
-    )
 
 
 def _pairs(b: Any, wide: Any, count: int) -> tuple[Any, Any]:
     undef = ir.Constant(wide.type, ir.Undefined)
-    index = lambda odd: ir.Constant(ir.VectorType(_I32, count), [2 * i + odd for i in range(count)])  # noqa: E731
+    index = lambda odd: emit.indices([2 * i + odd for i in range(count)])  # noqa: E731
     return b.shuffle_vector(wide, undef, index(0)), b.shuffle_vector(wide, undef, index(1))
 
 
 def _dot_portable(b: Any, lanes: int, acc: Any, weights: Any, activations: Any) -> Any:
     """acc [2 * lanes]: two partial sums per channel. int16 products added in pairs (what pmaddwd and smlal do)."""
-    wide = ir.VectorType(_I32, 4 * lanes)
+    wide = ir.VectorType(I32, 4 * lanes)
     product = b.mul(b.zext(weights, wide), b.sext(activations, wide))
     even, odd = _pairs(b, product, 2 * lanes)
     return b.add(acc, b.add(even, odd))
@@ -130,7 +113,7 @@ def _tile_function(module: Any, kind: str, rows: int) -> Any:
     if known:
         return known
     shape = SHAPES[kind]
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [_I64] * 10), name)
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * 10), name)
     function.linkage = "internal"
     function.attributes.add("noinline")
     emit = _Tile(ir.IRBuilder(function.append_basic_block("entry")), kind, rows, *function.args)
@@ -151,21 +134,17 @@ class _Tile:
         self.shape = SHAPES[kind]
         self.simple = kind == "portable"
         self.vectors = self.shape.columns // self.shape.lanes
-        self.acc_type = ir.VectorType(_I32, self.shape.lanes * (2 if self.simple else 1))
+        self.acc_type = ir.VectorType(I32, self.shape.lanes * (2 if self.simple else 1))
         # Few rows leave few independent sums, and each waits for its own: unroll over k to have enough in flight.
         self.unroll = 1 if self.simple else (4 if rows == 1 else 2 if rows <= 3 else 1)
 
-    @staticmethod
-    def const(x: int) -> Any:
-        return ir.Constant(_I64, x)
-
     def columns(self, first: int) -> None:
         """Channels first .. first + shape.columns - 1 of the unit."""
-        b, const = self.b, self.const
+        b = self.b
         before, head, done = b.block, b.append_basic_block(f"group{first}"), b.append_basic_block(f"done{first}")
         b.branch(head)
         b.position_at_end(head)
-        start, index = b.phi(_I64), b.phi(_I64)
+        start, index = b.phi(I64), b.phi(I64)
         start.add_incoming(const(0), before)
         index.add_incoming(const(0), before)
         after = b.add(start, self.group)
@@ -178,17 +157,17 @@ class _Tile:
 
     def _sum_group(self, first: int, start: Any, end: Any, index: Any) -> list[Any]:
         """Integer sums of one group: [rows * vectors], offsets included."""
-        b, const, lanes, rows, vectors = self.b, self.const, self.shape.lanes, self.rows, self.vectors
+        b, lanes, rows, vectors = self.b, self.shape.lanes, self.rows, self.vectors
         zero = ir.Constant(self.acc_type, [0] * self.acc_type.count)
         offsets = [
-            _broadcast(b, _load(b, self._cell(self.offsets, r, index), _I32), lanes)
+            broadcast(b, load(b, self._cell(self.offsets, r, index), I32), lanes)
             for r in range(rows)
             for _ in range(vectors)
         ]
         before, loop, done = b.block, b.append_basic_block(f"k{first}"), b.append_basic_block(f"sums{first}")
         b.branch(loop)
         b.position_at_end(loop)
-        k = b.phi(_I64)
+        k = b.phi(I64)
         k.add_incoming(start, before)
         sums = [b.phi(self.acc_type) for _ in range(rows * vectors * self.unroll)]
         for i, p in enumerate(sums):
@@ -215,18 +194,18 @@ class _Tile:
 
     def _step(self, first: int, quad: Any, u: int, sums: list[Any], new: list[Any]) -> None:
         """Four inputs of all rows and of `shape.columns` channels."""
-        b, const, lanes, rows, vectors = self.b, self.const, self.shape.lanes, self.rows, self.vectors
-        vector = ir.VectorType(_I32, lanes)
+        b, lanes, rows, vectors = self.b, self.shape.lanes, self.rows, self.vectors
+        vector = ir.VectorType(I32, lanes)
         at = b.add(b.add(self.w, const(4 * first)), b.mul(quad, const(4 * UNIT)))
-        kind = ir.VectorType(_I8, 4 * lanes) if self.simple else vector
-        stored = [_load(b, b.add(at, const(4 * lanes * v)), kind) for v in range(vectors)]
+        kind = ir.VectorType(I8, 4 * lanes) if self.simple else vector
+        stored = [load(b, b.add(at, const(4 * lanes * v)), kind) for v in range(vectors)]
         for line in range(0, 4 * UNIT, 64):
             _prefetch(b, b.add(at, const(PREFETCH + line - 4 * first)))
         for r in range(rows):
-            four = _load(b, b.add(b.add(self.a, b.mul(self.lda, const(r))), b.mul(quad, const(4))), _I32)
-            spread = _broadcast(b, four, lanes)
+            four = load(b, b.add(b.add(self.a, b.mul(self.lda, const(r))), b.mul(quad, const(4))), I32)
+            spread = broadcast(b, four, lanes)
             if self.simple:
-                spread = b.bitcast(spread, ir.VectorType(_I8, 4 * lanes))
+                spread = b.bitcast(spread, ir.VectorType(I8, 4 * lanes))
             for v in range(vectors):
                 i = (u * rows + r) * vectors + v
                 dot = _dot_portable if self.simple else _dot_vnni
@@ -234,22 +213,19 @@ class _Tile:
 
     def _add_group(self, first: int, index: Any, totals: list[Any]) -> None:
         """out = fma(float(total), scale of the group, out); the first group starts from 0 unless `more`."""
-        b, const, lanes, rows, vectors = self.b, self.const, self.shape.lanes, self.rows, self.vectors
-        floats = ir.VectorType(_F32, lanes)
-        name = f"llvm.fma.v{lanes}f32"
-        fma = b.module.globals.get(name) or ir.Function(b.module, ir.FunctionType(floats, [floats] * 3), name)
+        b, lanes, rows, vectors = self.b, self.shape.lanes, self.rows, self.vectors
+        floats = ir.VectorType(F32, lanes)
         going = b.or_(b.icmp_signed("!=", index, const(0)), b.icmp_signed("!=", self.more, const(0)))
         for r in range(rows):
-            scale = _broadcast(b, _load(b, self._cell(self.scales, r, index), _F32), lanes)
+            scale = broadcast(b, load(b, self._cell(self.scales, r, index), F32), lanes)
             for v in range(vectors):
-                at = b.inttoptr(b.add(self.out, const(4 * (UNIT * r + first + lanes * v))), floats.as_pointer())
-                old = b.load(at)
-                old.align = 1
-                sofar = b.select(going, old, ir.Constant(floats, [0.0] * lanes))
-                b.store(b.call(fma, [b.sitofp(totals[r * vectors + v], floats), scale, sofar]), at).align = 1
+                at = b.add(self.out, const(4 * (UNIT * r + first + lanes * v)))
+                sofar = b.select(going, load(b, at, floats), ir.Constant(floats, [0.0] * lanes))
+                total = b.sitofp(totals[r * vectors + v], floats)
+                emit.store(b, emit.fma(b, total, scale, sofar), at)
 
     def _cell(self, table: Any, row: int, index: Any) -> Any:
-        return self.b.add(table, self.b.mul(self.b.add(self.b.mul(self.lds, self.const(row)), index), self.const(4)))
+        return self.b.add(table, self.b.mul(self.b.add(self.b.mul(self.lds, const(row)), index), const(4)))
 
 
 @intrinsic
@@ -265,15 +241,7 @@ def tile(typingctx, isa, rows, w, a, lda, quads, group, scales, offsets, lds, ou
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
         _, rows, *rest = args
-        done = b.append_basic_block("tiles")
-        switch = b.switch(rows, done)
-        for count in range(1, SHAPES[kind].rows + 1):
-            block = b.append_basic_block(f"tile{count}")
-            switch.add_case(ir.Constant(_I64, count), block)
-            b.position_at_end(block)
-            b.call(_tile_function(b.module, kind, count), rest)
-            b.branch(done)
-        b.position_at_end(done)
+        emit.by_rows(b, rows, SHAPES[kind].rows, lambda count: _tile_function(b.module, kind, count), rest)
         return context.get_dummy_value()
 
     return types.void(isa, *[types.int64] * 11), codegen
@@ -285,6 +253,6 @@ def most_rows(typingctx, isa):
     rows = SHAPES[isa.kind].rows
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        return ir.Constant(_I64, rows)
+        return ir.Constant(I64, rows)
 
     return types.int64(isa), codegen

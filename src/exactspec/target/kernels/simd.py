@@ -19,10 +19,11 @@ from numba.core.datamodel import models
 from numba.core.datamodel.registry import default_manager
 from numba.extending import intrinsic
 
+from exactspec.target.kernels import emit
+
 LANES = 16
 
-_F32, _I32, _I8, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(8), ir.IntType(64)
-_VF, _VI, _VB = ir.VectorType(_F32, LANES), ir.VectorType(_I32, LANES), ir.VectorType(_I8, LANES)
+_VF, _VI, _VB = (ir.VectorType(kind, LANES) for kind in (emit.F32, emit.I32, emit.I8))
 
 
 class Vector(types.Type):
@@ -47,36 +48,11 @@ F32x16 = Vector("f32")
 I32x16 = Vector("i32")
 
 
-def _pointer(b: Any, address: Any, kind: Any) -> Any:
-    return b.inttoptr(address, kind.as_pointer())
-
-
-def _load(b: Any, address: Any, kind: Any) -> Any:
-    value = b.load(_pointer(b, address, kind))
-    value.align = 1
-    return value
-
-
-def _store(b: Any, value: Any, address: Any) -> None:
-    b.store(value, _pointer(b, address, value.type)).align = 1
-
-
-def _splat(b: Any, scalar: Any) -> Any:
-    vector = ir.VectorType(scalar.type, LANES)
-    one = b.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.Constant(_I32, 0))
-    return b.shuffle_vector(one, ir.Constant(vector, ir.Undefined), ir.Constant(_VI, [0] * LANES))
-
-
-def _function(b: Any, name: str, returns: Any, arguments: list[Any]) -> Any:
-    known = b.module.globals.get(name)
-    return known or ir.Function(b.module, ir.FunctionType(returns, arguments), name)
-
-
-def _make(returns: Any, arguments: tuple[Any, ...], emit: Callable[..., Any]) -> Any:
-    """An intrinsic of fixed signature; `emit(builder, *values)` returns the LLVM value (None for void)."""
+def _make(returns: Any, arguments: tuple[Any, ...], write: Callable[..., Any]) -> Any:
+    """An intrinsic of fixed signature; `write(builder, *values)` returns the LLVM value (None for void)."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        value = emit(builder, *args)
+        value = write(builder, *args)
         return context.get_dummy_value() if value is None else value
 
     count = len(arguments)
@@ -108,12 +84,17 @@ def _reduce(b: Any, v: Any, op: Callable[[Any, Any, Any], Any]) -> Any:
     width = LANES
     while width > 1:
         half = width // 2
-        low = ir.Constant(ir.VectorType(_I32, half), list(range(half)))
-        high = ir.Constant(ir.VectorType(_I32, half), list(range(half, width)))
+        low, high = emit.indices(range(half)), emit.indices(range(half, width))
         undef = ir.Constant(v.type, ir.Undefined)
         v = op(b, b.shuffle_vector(v, undef, low), b.shuffle_vector(v, undef, high))
         width = half
-    return b.extract_element(v, ir.Constant(_I32, 0))
+    return b.extract_element(v, ir.Constant(emit.I32, 0))
+
+
+def _unary(b: Any, name: str, x: Any) -> Any:
+    """The LLVM intrinsic of that name, lane by lane."""
+    kind = f"v{LANES}f32" if x.type == _VF else "f32"
+    return b.call(emit.declared(b.module, f"llvm.{name}.{kind}", x.type, [x.type]), [x])
 
 
 def _fmax(b: Any, x: Any, y: Any) -> Any:
@@ -126,16 +107,14 @@ def _exp2(b: Any, t: Any) -> Any:
     Coefficients: minimax fit of 2**f; the integer part goes straight into the exponent field.
     """
     const = lambda x: ir.Constant(_VF, [x] * LANES)  # noqa: E731
-    fma = _function(b, "llvm.fma.v16f32", _VF, [_VF] * 3)
-    floor = _function(b, "llvm.floor.v16f32", _VF, [_VF])
     low = b.fcmp_ordered("<", t, const(-126.0))
     t = b.select(low, const(-126.0), t)
     t = b.select(b.fcmp_ordered(">", t, const(126.0)), const(126.0), t)
-    whole = b.call(floor, [t])
+    whole = _unary(b, "floor", t)
     f = b.fsub(t, whole)
     p = const(EXP2[0])
     for c in EXP2[1:]:
-        p = b.call(fma, [p, f, const(c)])
+        p = emit.fma(b, p, f, const(c))
     bits = b.add(b.bitcast(p, _VI), b.shl(b.fptosi(whole, _VI), ir.Constant(_VI, [23] * LANES)))
     return b.select(low, const(0.0), b.bitcast(bits, _VF))
 
@@ -160,18 +139,18 @@ EXP2 = tuple(
     )
 )
 
-load = _make(F32x16, (_A,), lambda b, at: _load(b, at, _VF))
-store = _make(types.void, (_A, F32x16), lambda b, at, v: _store(b, v, at))
-load_i32 = _make(I32x16, (_A,), lambda b, at: _load(b, at, _VI))
-store_i32 = _make(types.void, (_A, I32x16), lambda b, at, v: _store(b, v, at))
-splat = _make(F32x16, (types.float32,), _splat)
-splat_i32 = _make(I32x16, (types.int32,), _splat)
-load_f32 = _make(types.float32, (_A,), lambda b, at: _load(b, at, _F32))
-store_f32 = _make(types.void, (_A, types.float32), lambda b, at, v: _store(b, v, at))
-load_i32s = _make(types.int32, (_A,), lambda b, at: _load(b, at, _I32))
-store_i32s = _make(types.void, (_A, types.int32), lambda b, at, v: _store(b, v, at))
-load_i64s = _make(types.int64, (_A,), lambda b, at: _load(b, at, _I64))
-store_i64s = _make(types.void, (_A, types.int64), lambda b, at, v: _store(b, v, at))
+load = _make(F32x16, (_A,), lambda b, at: emit.load(b, at, _VF))
+store = _make(types.void, (_A, F32x16), lambda b, at, v: emit.store(b, v, at))
+load_i32 = _make(I32x16, (_A,), lambda b, at: emit.load(b, at, _VI))
+store_i32 = _make(types.void, (_A, I32x16), lambda b, at, v: emit.store(b, v, at))
+splat = _make(F32x16, (types.float32,), lambda b, x: emit.broadcast(b, x, LANES))
+splat_i32 = _make(I32x16, (types.int32,), lambda b, x: emit.broadcast(b, x, LANES))
+load_f32 = _make(types.float32, (_A,), lambda b, at: emit.load(b, at, emit.F32))
+store_f32 = _make(types.void, (_A, types.float32), lambda b, at, v: emit.store(b, v, at))
+load_i32s = _make(types.int32, (_A,), lambda b, at: emit.load(b, at, emit.I32))
+store_i32s = _make(types.void, (_A, types.int32), lambda b, at, v: emit.store(b, v, at))
+load_i64s = _make(types.int64, (_A,), lambda b, at: emit.load(b, at, emit.I64))
+store_i64s = _make(types.void, (_A, types.int64), lambda b, at, v: emit.store(b, v, at))
 add = _make(F32x16, (F32x16, F32x16), lambda b, x, y: b.fadd(x, y))
 sub = _make(F32x16, (F32x16, F32x16), lambda b, x, y: b.fsub(x, y))
 mul = _make(F32x16, (F32x16, F32x16), lambda b, x, y: b.fmul(x, y))
@@ -181,31 +160,31 @@ add_i32 = _make(I32x16, (I32x16, I32x16), lambda b, x, y: b.add(x, y))
 fma = _make(
     F32x16,
     (F32x16, F32x16, F32x16),
-    lambda b, x, y, z: b.call(_function(b, "llvm.fma.v16f32", _VF, [_VF] * 3), [x, y, z]),
+    lambda b, x, y, z: emit.fma(b, x, y, z),
 )
 maximum = _make(F32x16, (F32x16, F32x16), _fmax)
 minimum = _make(F32x16, (F32x16, F32x16), lambda b, x, y: b.select(b.fcmp_ordered("<", x, y), x, y))
-absolute = _make(F32x16, (F32x16,), lambda b, x: b.call(_function(b, "llvm.fabs.v16f32", _VF, [_VF]), [x]))
+absolute = _make(F32x16, (F32x16,), lambda b, x: _unary(b, "fabs", x))
 exp2 = _make(F32x16, (F32x16,), _exp2)
-sqrt = _make(types.float32, (types.float32,), lambda b, x: b.call(_function(b, "llvm.sqrt.f32", _F32, [_F32]), [x]))
+sqrt = _make(types.float32, (types.float32,), lambda b, x: _unary(b, "sqrt", x))
 to_float = _make(F32x16, (I32x16,), lambda b, x: b.sitofp(x, _VF))
 sum_lanes = _make(types.float32, (F32x16,), lambda b, v: _reduce(b, v, lambda b, x, y: b.fadd(x, y)))
 sum_lanes_i32 = _make(types.int32, (I32x16,), lambda b, v: _reduce(b, v, lambda b, x, y: b.add(x, y)))
-first_lane = _make(types.float32, (F32x16,), lambda b, v: b.extract_element(v, ir.Constant(_I32, 0)))
+first_lane = _make(types.float32, (F32x16,), lambda b, v: b.extract_element(v, ir.Constant(emit.I32, 0)))
 max_lanes = _make(types.float32, (F32x16,), lambda b, v: _reduce(b, v, _fmax))
 
 
 def _round(b: Any, x: Any) -> Any:
     """Nearest integer, ties to even, as int32. |x| must be below 2**31."""
-    return b.fptosi(b.call(_function(b, "llvm.rint.v16f32", _VF, [_VF]), [x]), _VI)
+    return b.fptosi(_unary(b, "rint", x), _VI)
 
 
 round_i32 = _make(I32x16, (F32x16,), _round)
-store_i8 = _make(types.void, (_A, I32x16), lambda b, at, v: _store(b, b.trunc(v, _VB), at))
+store_i8 = _make(types.void, (_A, I32x16), lambda b, at, v: emit.store(b, b.trunc(v, _VB), at))
 
 
 def _widen(b: Any, at: Any) -> Any:
-    return b.sub(b.zext(_load(b, at, _VB), _VI), ir.Constant(_VI, [128] * LANES))
+    return b.sub(b.zext(emit.load(b, at, _VB), _VI), ir.Constant(_VI, [128] * LANES))
 
 
 load_weights = _make(I32x16, (_A,), _widen)  # 16 stored weights (weight + 128 as uint8) as int32
@@ -213,9 +192,9 @@ load_weights = _make(I32x16, (_A,), _widen)  # 16 stored weights (weight + 128 a
 
 def _gather_weights(b: Any, at: Any, stride: Any) -> Any:
     """16 stored weights of one channel: four groups of 4 bytes, `stride` bytes apart, as int32."""
-    four = ir.VectorType(_I8, 4)
-    parts = [_load(b, b.add(at, b.mul(stride, ir.Constant(_I64, i))), four) for i in range(4)]
-    seq = lambda n: ir.Constant(ir.VectorType(_I32, n), list(range(n)))  # noqa: E731
+    four = ir.VectorType(emit.I8, 4)
+    parts = [emit.load(b, b.add(at, b.mul(stride, emit.const(i))), four) for i in range(4)]
+    seq = lambda n: emit.indices(range(n))  # noqa: E731
     pair = [b.shuffle_vector(parts[0], parts[1], seq(8)), b.shuffle_vector(parts[2], parts[3], seq(8))]
     whole = b.shuffle_vector(pair[0], pair[1], seq(16))
     return b.sub(b.zext(whole, _VI), ir.Constant(_VI, [128] * LANES))
@@ -227,8 +206,8 @@ gather_weights = _make(I32x16, (_A, _A), _gather_weights)
 def _mask_tail(b: Any, v: Any, count: Any, fill: Any) -> Any:
     """Lanes at and after `count` (int64) become `fill`."""
     lanes = ir.Constant(_VI, list(range(LANES)))
-    limit = _splat(b, b.trunc(count, _I32))
-    return b.select(b.icmp_signed("<", lanes, limit), v, _splat(b, fill))
+    limit = emit.broadcast(b, b.trunc(count, emit.I32), LANES)
+    return b.select(b.icmp_signed("<", lanes, limit), v, emit.broadcast(b, fill, LANES))
 
 
 mask_tail = _make(F32x16, (F32x16, types.int64, types.float32), _mask_tail)

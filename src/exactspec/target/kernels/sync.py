@@ -17,6 +17,8 @@ from numba import njit
 from numba.core import types
 from numba.extending import intrinsic
 
+from exactspec.target.kernels.emit import I32, I64, declared
+
 LINE = 64  # bytes of a cache line
 GENERATION_CELL = 0  # number of jobs started
 ARRIVED_CELL = 1  # threads waiting at the barrier
@@ -30,11 +32,9 @@ CELLS = COUNTER_CELL + COUNTER_SLOTS * MAX_THREADS
 
 SPINS_BEFORE_YIELD = 400  # some 20 microseconds
 
-_I64 = ir.IntType(64)
-
 
 def _cell(b: Any, address: Any) -> Any:
-    return b.inttoptr(address, _I64.as_pointer())
+    return b.inttoptr(address, I64.as_pointer())
 
 
 @intrinsic
@@ -72,12 +72,10 @@ def relax(typingctx):
         if triple.startswith(("x86_64", "i686", "i386")):
             name, arguments = "llvm.x86.sse2.pause", []
         elif triple.startswith(("aarch64", "arm64")):
-            name, arguments = "llvm.aarch64.hint", [ir.Constant(ir.IntType(32), 1)]  # yield
+            name, arguments = "llvm.aarch64.hint", [ir.Constant(I32, 1)]  # yield
         else:
             return context.get_dummy_value()
-        known = b.module.globals.get(name)
-        kind = ir.FunctionType(ir.VoidType(), [a.type for a in arguments])
-        b.call(known or ir.Function(b.module, kind, name), arguments)
+        b.call(declared(b.module, name, ir.VoidType(), [a.type for a in arguments]), arguments)
         return context.get_dummy_value()
 
     return types.void(), codegen
@@ -89,9 +87,7 @@ def give_way(typingctx):
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
         if sys.platform != "win32":
-            name = "sched_yield"
-            known = b.module.globals.get(name)
-            b.call(known or ir.Function(b.module, ir.FunctionType(ir.IntType(32), []), name), [])
+            b.call(declared(b.module, "sched_yield", I32, []), [])
         return context.get_dummy_value()
 
     return types.void(), codegen
@@ -99,9 +95,7 @@ def give_way(typingctx):
 
 def _mxcsr(b: Any, which: str, slot: Any) -> None:
     pointer = ir.IntType(8).as_pointer()
-    name = f"llvm.x86.sse.{which}mxcsr"
-    known = b.module.globals.get(name)
-    function = known or ir.Function(b.module, ir.FunctionType(ir.VoidType(), [pointer]), name)
+    function = declared(b.module, f"llvm.x86.sse.{which}mxcsr", ir.VoidType(), [pointer])
     b.call(function, [b.bitcast(slot, pointer)])
 
 
@@ -114,11 +108,11 @@ def enter_float_mode(typingctx):
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
         if not b.module.triple.startswith(("x86_64", "i686", "i386")):
-            return ir.Constant(ir.IntType(32), 0)
-        slot = b.alloca(ir.IntType(32))
+            return ir.Constant(I32, 0)
+        slot = b.alloca(I32)
         _mxcsr(b, "st", slot)
         old = b.load(slot)
-        b.store(ir.Constant(ir.IntType(32), 0x9FC0), slot)
+        b.store(ir.Constant(I32, 0x9FC0), slot)
         _mxcsr(b, "ld", slot)
         return old
 
@@ -129,7 +123,7 @@ def enter_float_mode(typingctx):
 def leave_float_mode(typingctx, old):
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
         if b.module.triple.startswith(("x86_64", "i686", "i386")):
-            slot = b.alloca(ir.IntType(32))
+            slot = b.alloca(I32)
             b.store(args[0], slot)
             _mxcsr(b, "ld", slot)
         return context.get_dummy_value()
