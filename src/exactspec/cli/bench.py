@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -74,6 +75,44 @@ def run(
     wanted = {case.work for case in cases}
     lines = [line for line in latest(recorder.out.lines) if line["work"] in wanted and line["arms"] == modes]
     _print(services, table(summarise(lines)))
+
+
+@bench.command()
+def kernels(
+    context: typer.Context,
+    model: Annotated[str, typer.Option("-m", "--model", metavar="NAME", help="Model to measure.")] = DEFAULT_MODEL,
+    rows: Annotated[str, typer.Option(metavar="LIST", help="Rows of one forward.")] = "1,2,4,8,12,16,24,32,64",
+    contexts: Annotated[str, typer.Option(metavar="LIST", help="Tokens in the cache before it.")] = "512,2048",
+    repeats: Annotated[int, typer.Option(metavar="N", help="Forwards of each cell; the median counts.")] = 20,
+    threads: Threads = 2,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Append the cells as one JSON line.")
+    ] = None,
+) -> None:
+    """Time one forward by its rows and context, beside the memory's reading bandwidth."""
+    from exactspec.bench.kernels import Timed, measure
+    from exactspec.bench.kernels import markdown as cells_table
+
+    services: Services = context.obj
+    counts, lengths = _counts(rows, "--rows"), _counts(contexts, "--contexts")
+    if repeats < 1:
+        raise CliError(f"--repeats must be at least 1, got {repeats}")
+    if threads < 1:
+        raise CliError(f"--threads must be at least 1, got {threads}")
+    provenance = collect(threads=threads)
+    opened = services.open_engine(
+        model,
+        draft="none",
+        threads=threads,
+        context=max(lengths) + max(counts),
+        cache_dtype="float32",
+        progress=services.note,
+    )
+    cells = measure(cast(Timed, opened.target), rows=counts, contexts=lengths, repeats=repeats)
+    if out is not None:
+        line = {"kind": "kernels", "model": _label(model), "repeats": repeats, "provenance": asdict(provenance)}
+        ResultFile(out).append([line | {"cells": [asdict(cell) for cell in cells]}])
+    _print(services, cells_table(cells))
 
 
 @bench.command("table")
@@ -178,6 +217,16 @@ def _size(word: str) -> int:
         return int(word)
     except ValueError:
         raise CliError(f"--sizes: {word!r} is not a number of tokens") from None
+
+
+def _counts(text: str, option: str) -> list[int]:
+    try:
+        counts = [int(word) for word in text.split(",")]
+    except ValueError:
+        raise CliError(f"{option} must be whole numbers with commas between, got {text!r}") from None
+    if min(counts) < 1 or len(set(counts)) != len(counts):
+        raise CliError(f"{option} must be different numbers of at least 1, got {text}")
+    return counts
 
 
 def _print(services: Services, text: str) -> None:

@@ -99,6 +99,12 @@ class ExactTarget:
         return self.config.vocab_size
 
     @property
+    def weight_bytes(self) -> int:
+        """Bytes of weights that a forward of one row reads: all matrices once, the embedding's one row aside."""
+        own = 0 if self.packed.embed is self.packed.head else self.packed.embed.nbytes
+        return self.packed.nbytes - own
+
+    @property
     def page_shape(self) -> PageShape:
         """Size of a cache page (128 tokens)."""
         return self._page_shape
