@@ -484,6 +484,6 @@ def test_eos_is_kept_in_the_ids_and_out_of_the_text() -> None:
 
 def test_a_model_that_cannot_run_is_refused_before_any_download() -> None:
     told: list[str] = []
-    with pytest.raises(ValueError, match="gemma3-270m: .*cannot be run by this version"):
+    with pytest.raises(ValueError, match=r"gemma3-270m: .*cannot be run by this version"):
         Engine.from_pretrained("gemma3-270m", progress=told.append)
     assert told == []
