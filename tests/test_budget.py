@@ -29,8 +29,8 @@ class TestCostModel:
     def test_points_lines_between_and_beyond(self) -> None:
         cost = CostModel()
         assert [cost(rows) for rows in (1, 4, 8, 16, 32, 64)] == [1.0, 1.15, 1.35, 1.85, 3.1, 5.1]
-        assert cost(6) == pytest.approx(1.225)
-        assert cost(64) == pytest.approx(7.0)
+        assert cost(6) == pytest.approx(1.25)
+        assert cost(80) == pytest.approx(6.1)
         assert CostModel(rows=(1, 2), cost=(1.0, 1.5))(5) == pytest.approx(3.0)
 
     @pytest.mark.parametrize(
