@@ -10,8 +10,8 @@ import numpy as np
 from numba import njit
 
 from exactspec.target.kernels import simd as v
+from exactspec.target.kernels.attend import attention_task
 from exactspec.target.kernels.frame import LAYER
-from exactspec.target.kernels.layers import attention_task, gated_unit, head_unit, offer, qkv_unit, residual_unit
 from exactspec.target.kernels.products import UNIT, avx512vnni, avx512vnni_256, avxvnni, portable
 from exactspec.target.kernels.rows import embed_row, norm_row, quantise_row
 from exactspec.target.kernels.sync import (
@@ -31,6 +31,7 @@ from exactspec.target.kernels.sync import (
     reset_counter,
     share_start,
 )
+from exactspec.target.kernels.units import gated_unit, head_unit, offer, qkv_unit, residual_unit
 
 ATTN_NORM, QKV, QKV_SCALE, QKV_BIAS = LAYER["attn_norm"], LAYER["qkv"], LAYER["qkv_scale"], LAYER["qkv_bias"]
 OUT, OUT_SCALE, MLP_NORM = LAYER["o"], LAYER["o_scale"], LAYER["mlp_norm"]

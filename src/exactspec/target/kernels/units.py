@@ -1,0 +1,158 @@
+"""The units of a layer's products: what one thread does between two barriers, 32 output channels at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from exactspec.target.kernels import simd as v
+from exactspec.target.kernels.attention import CHUNK
+from exactspec.target.kernels.frame import SEGMENT
+from exactspec.target.kernels.products import UNIT, most_rows, tile
+
+K_BLOCK = 1024  # inputs per pass when the rows need several: the unit's weights stay in the nearest cache
+VALUE_LIMIT = np.float32(1e9)  # keys, values and queries are clamped: a stale slot can never hold inf or NaN
+
+PAGES, BASE, FIRST_ROW = SEGMENT["pages"], SEGMENT["base"], SEGMENT["first_row"]
+SEGMENT_BYTES = 8 * len(SEGMENT)
+
+
+@njit(nogil=True, error_model="numpy")
+def unit_product(isa, f, weights, width, group, unit, a, lda, rows, out):
+    """out float32 [rows, 32] = the unit's channels for all rows, without the channels' scales; weights are read once
+    from memory. `a` int8 [rows, lda] with the scales and offsets of the frame, in groups of `group` inputs."""
+    w = weights + unit * UNIT * width
+    quads = width // 4
+    tallest = most_rows(isa)
+    passes = (rows + tallest - 1) // tallest
+    step = quads if passes == 1 else K_BLOCK // group * group // 4
+    for k in range(0, quads, step):
+        count = min(step, quads - k)
+        for p in range(passes):
+            r0, r1 = rows * p // passes, rows * (p + 1) // passes
+            cell = 4 * (r0 * f.groups + 4 * k // group)
+            tile(
+                isa, r1 - r0, w + k * 4 * UNIT, a + r0 * lda + 4 * k, lda, count, group // 4,
+                f.scale + cell, f.offset + cell, f.groups, out + r0 * 4 * UNIT, k,
+            )  # fmt: skip
+
+
+@njit(nogil=True, error_model="numpy")
+def clamped(x):
+    return v.minimum(v.maximum(x, v.splat(-VALUE_LIMIT)), v.splat(VALUE_LIMIT))
+
+
+@njit(nogil=True, error_model="numpy")
+def qkv_unit(isa, f, layer, unit, weights, scales, bias, out):
+    """One unit of the query, key and value products for all rows: rotate, then queries to scratch, keys and values
+    to the cache. A unit of a query or key holds 16 dimensions and their 16 rotary partners."""
+    unit_product(isa, f, weights, f.width_pad, f.norm_group, unit, f.q8, f.q8_stride, f.rows, out)
+    units = f.head_pad // UNIT
+    head, sub = unit // units, unit % units
+    low, high = 16 * sub, f.half_pad + 16 * sub
+    ws, wb = scales + 4 * UNIT * unit, bias + 4 * UNIT * unit
+    for r in range(f.rows):
+        at = out + 4 * UNIT * r
+        a = v.fma(v.load(at), v.load(ws), v.load(wb))
+        b = v.fma(v.load(at + 64), v.load(ws + 64), v.load(wb + 64))
+        segment = f.segment_table + v.load_i64s(f.row_segment + 8 * r) * SEGMENT_BYTES
+        base = v.load_i64s(segment + 8 * BASE)
+        if head < f.heads + f.kv_heads:
+            angle = 4 * ((base + v.load_i64s(f.depths + 8 * r)) * f.half_pad + low)
+            c, t = v.load(f.cos + angle), v.load(f.sin + angle)
+            x = clamped(v.sub(v.mul(a, c), v.mul(b, t)))
+            b = clamped(v.fma(b, c, v.mul(a, t)))
+            a = x
+        else:
+            a, b = clamped(a), clamped(b)
+        if head < f.heads:
+            q = f.queries + 4 * (r * f.heads + head) * f.head_pad
+            factor = v.splat(f.query_scale)
+            v.store(q + 4 * low, v.mul(a, factor))
+            v.store(q + 4 * high, v.mul(b, factor))
+            continue
+        slot = base + r - v.load_i64s(segment + 8 * FIRST_ROW)
+        page = v.load_i64s(v.load_i64s(segment + 8 * PAGES) + 8 * (slot // CHUNK)) + layer * f.layer_bytes
+        slot %= CHUNK
+        if head < f.heads + f.kv_heads:
+            keys = page + (head - f.heads) * f.head_bytes + 4 * slot
+            v.store(at, a)
+            v.store(at + 64, b)
+            for d in range(16):
+                v.store_f32(keys + 4 * CHUNK * (low + d), v.load_f32(at + 4 * d))
+                v.store_f32(keys + 4 * CHUNK * (high + d), v.load_f32(at + 64 + 4 * d))
+        else:
+            values = page + (head - f.heads - f.kv_heads) * f.head_bytes + 4 * f.head_pad * (CHUNK + slot)
+            v.store(values + 4 * UNIT * sub, a)
+            v.store(values + 4 * UNIT * sub + 64, b)
+
+
+@njit(nogil=True, error_model="numpy")
+def residual_unit(isa, f, unit, weights, scales, width, group, out):
+    """One unit of an output or down projection for all rows, added to x."""
+    unit_product(isa, f, weights, width, group, unit, f.q8, f.q8_stride, f.rows, out)
+    ws = scales + 4 * UNIT * unit
+    for r in range(f.rows):
+        x = f.x + 4 * (r * f.width_pad + UNIT * unit)
+        for half in range(2):
+            if UNIT * unit + 16 * half < f.width_pad:
+                y = v.load(out + 4 * UNIT * r + 64 * half)
+                v.store(x + 64 * half, v.fma(y, v.load(ws + 64 * half), v.load(x + 64 * half)))
+
+
+@njit(nogil=True, error_model="numpy")
+def gated_unit(isa, f, unit, weights, scales, out):
+    """One unit of gate and up (16 channels each) for all rows: inner = silu(gate) * up (SwiGLU, arXiv 2002.05202)."""
+    unit_product(isa, f, weights, f.width_pad, f.norm_group, unit, f.q8, f.q8_stride, f.rows, out)
+    ws = scales + 4 * UNIT * unit
+    one, log2e = v.splat(np.float32(1)), v.splat(np.float32(-1.4426950408889634))
+    for r in range(f.rows):
+        gate = v.mul(v.load(out + 4 * UNIT * r), v.load(ws))
+        up = v.mul(v.load(out + 4 * UNIT * r + 64), v.load(ws + 64))
+        # exp2 clamps on both sides: silu(-90) is a tiny number, silu(-300) is -0, never NaN
+        silu = v.div(gate, v.add(one, v.exp2(v.mul(gate, log2e))))
+        v.store(f.inner + 4 * (r * f.inner_pad + 16 * unit), v.mul(silu, up))
+
+
+@njit(nogil=True, error_model="numpy")
+def head_unit(isa, f, unit, out, values, ids):
+    """One unit of the head for the asked rows: logits where wanted, and the thread's best ids so far."""
+    unit_product(isa, f, f.head, f.width_pad, f.norm_group, unit, f.q8, f.width_pad, f.asked, out)
+    ws = f.head_scale + 4 * UNIT * unit
+    for r in range(f.asked):
+        slot = v.load_i64s(f.logits_slot + 8 * r)
+        count = v.load_i64s(f.asked_count + 8 * r)
+        best, best_id = values + 4 * r * f.top_k, ids + 8 * r * f.top_k
+        for half in range(2):
+            token = UNIT * unit + 16 * half
+            if token >= f.vocab:
+                continue
+            at = out + 4 * UNIT * r + 64 * half
+            y = v.mul(v.load(at), v.load(ws + 64 * half))
+            if token + 16 > f.vocab:
+                y = v.mask_tail(y, f.vocab - token, np.float32(-np.inf))
+            if slot >= 0:
+                v.store(f.logits + 4 * (slot * f.vocab_pad + token), y)
+            if v.max_lanes(y) >= v.load_f32(best + 4 * (count - 1)):
+                v.store(at, y)
+                for lane in range(min(16, f.vocab - token)):
+                    offer(best, best_id, count, v.load_f32(at + 4 * lane), token + lane)
+
+
+@njit(nogil=True, error_model="numpy")
+def offer(best, ids, count, value, token):
+    """Insert into a list of the `count` best, highest first, ties to the lowest id."""
+    at = count
+    while at > 0:
+        other = v.load_f32(best + 4 * (at - 1))
+        if value > other or (value == other and token < v.load_i64s(ids + 8 * (at - 1))):
+            at -= 1
+        else:
+            break
+    if at == count:
+        return
+    for i in range(count - 1, at, -1):
+        v.store_f32(best + 4 * i, v.load_f32(best + 4 * (i - 1)))
+        v.store_i64s(ids + 8 * i, v.load_i64s(ids + 8 * (i - 1)))
+    v.store_f32(best + 4 * at, value)
+    v.store_i64s(ids + 8 * at, token)
