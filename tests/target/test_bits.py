@@ -10,7 +10,7 @@ import pytest
 from tiny_weights import RandomWeights
 
 from exactspec.target.base import Segment, Want
-from exactspec.target.cpu import describe_cpu
+from exactspec.target.cpu import EMULATED, describe_cpu
 from exactspec.target.exact import ExactTarget
 
 # Sizes that pad every which way: head size 20 (halves of 10), hidden 72, inner 92, vocabulary 101.
@@ -187,16 +187,32 @@ def test_what_is_wanted_changes_nothing(target: ExactTarget) -> None:
         mixed.row_logits(1)
 
 
-def test_instruction_sets_agree(target: ExactTarget) -> None:
+@pytest.mark.parametrize("accuracy", ["narrow", "wide"])
+def test_instruction_sets_agree(target: ExactTarget, accuracy: str) -> None:
     """All that this CPU can run: integers are equal by mathematics, floats because no order is left to a compiler."""
     tokens = text(target, 150)
-    expected = run(target, tokens, [150])
-    others = [name for name in describe_cpu({}).supported if name != target.cpu.instruction_set]
+    own = ExactTarget(target_source(target), threads=2, accuracy=accuracy)
+    expected = run(own, tokens, [150])
+    assert np.array_equal(run(own, tokens, [1, 2, 30, 8]), expected)
+    own.close()
+    others = [name for name in (*describe_cpu({}).supported, EMULATED) if name != target.cpu.instruction_set]
     assert "portable" in {target.cpu.instruction_set, *others}
     for name in others:
-        other = ExactTarget(target_source(target), threads=2, cpu=describe_cpu({"EXACTSPEC_ISA": name}))
-        assert np.array_equal(run(other, tokens, [1, 2, 30, 8]), expected), name
+        other = ExactTarget(
+            target_source(target), threads=2, accuracy=accuracy, cpu=describe_cpu({"EXACTSPEC_ISA": name})
+        )
+        assert np.array_equal(run(other, tokens, [1, 2, 30, 8, 13, 5]), expected), name
         other.close()
+
+
+def test_wide_activations_are_finer(target: ExactTarget) -> None:
+    """16 bits change the logits, a little."""
+    tokens = text(target, 150)
+    made = ExactTarget(target_source(target), threads=2, accuracy="wide")
+    wide, narrow = run(made, tokens, [150]), run(target, tokens, [150])
+    made.close()
+    assert not np.array_equal(wide, narrow)
+    assert np.abs(wide - narrow).mean() < 0.05 * narrow.std()
 
 
 def test_rejected_rows_leave_no_trace(target: ExactTarget) -> None:

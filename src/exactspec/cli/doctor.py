@@ -108,7 +108,7 @@ def examine(
             from exactspec.target.kernels.compile import are_compiled
 
             compiled = are_compiled(cpu, home)
-            identity = identity_of("", cpu, "float32").rstrip("/")
+            identity = identity_of("", cpu, "float32", "narrow").rstrip("/")
         except ImportError as error:
             problems.append(f"the kernels cannot be loaded ({error}): pip install --force-reinstall exactspec")
     return Report(

@@ -12,8 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-INSTRUCTION_SETS = ("avx512vnni", "avx512vnni-256", "avxvnni", "portable")
-"""Best first. All give the same integers."""
+INSTRUCTION_SETS = ("avx512vnni", "avx512vnni-256", "avxvnni", "avx2", "portable")
+"""Best first. All give the same integers (see kernels.isa)."""
+
+EMULATED = "avx512vnni-emulated"
+"""The tiles of avx512vnni on any CPU, slowly: for tests."""
 
 ISA_VARIABLE = "EXACTSPEC_ISA"
 
@@ -60,6 +63,8 @@ def supported_sets(features: frozenset[str], machine: str) -> tuple[str, ...]:
             found.append("avx512vnni-256")
         if "avxvnni" in features:
             found.append("avxvnni")
+        if {"avx2", "fma"} <= features:
+            found.append("avx2")
     return (*found, "portable")
 
 
@@ -71,9 +76,9 @@ def describe_cpu(env: Mapping[str, str] | None = None) -> CpuInfo:
     features = frozenset(name for name, has in llvm.get_host_cpu_features().items() if has)
     supported = supported_sets(features, platform.machine())
     chosen = env.get(ISA_VARIABLE) or supported[0]
-    if chosen not in INSTRUCTION_SETS:
+    if chosen not in (*INSTRUCTION_SETS, EMULATED):
         raise ValueError(f"{ISA_VARIABLE} must be one of {', '.join(INSTRUCTION_SETS)}, got {chosen!r}")
-    if chosen not in supported:
+    if chosen not in (*supported, EMULATED):
         raise ValueError(
             f"{ISA_VARIABLE}={chosen}: this CPU has no such instructions; it can run {', '.join(supported)}"
         )

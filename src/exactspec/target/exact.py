@@ -18,9 +18,18 @@ from exactspec.target.cache import ExactCache, PageShape
 from exactspec.target.cpu import CpuInfo, describe_cpu
 from exactspec.target.kernels.attention import BLOCK, CHUNK
 from exactspec.target.kernels.compile import load_kernels
-from exactspec.target.kernels.frame import CALL_FIELDS, FRAME, LAYER_FIELDS, MODEL_FIELDS, SEGMENT_FIELDS, private_bytes
+from exactspec.target.kernels.frame import (
+    CALL_FIELDS,
+    FRAME,
+    LAYER,
+    LAYER_FIELDS,
+    MODEL_FIELDS,
+    SEGMENT_FIELDS,
+    private_bytes,
+)
 from exactspec.target.kernels.sync import MAX_THREADS
 from exactspec.target.pack import PackedModel, pack_model
+from exactspec.target.precision import ACCURACIES, KINDS, Wide
 from exactspec.target.rope import RopeTable
 from exactspec.target.scratch import Scratch
 from exactspec.target.segments import Layout, lay_out
@@ -40,6 +49,7 @@ class ExactTarget:
 
     `threads`: threads of a forward (default: all cores this process may use); they never change a bit.
     `context`: longest context in tokens (default: what the file states). `cache_dtype`: "float32".
+    `accuracy`: one of `precision.ACCURACIES`.
     `progress`: called with one line when something takes long (compiling, packing).
     Raises ValueError on options out of range.
     """
@@ -54,12 +64,15 @@ class ExactTarget:
         threads: int | None = None,
         context: int | None = None,
         cache_dtype: str = "float32",
+        accuracy: str = "narrow",
         progress: Callable[[str], None] | None = None,
         cpu: CpuInfo | None = None,
         home: Path | None = None,
     ) -> None:
         if cache_dtype != "float32":
             raise ValueError(f"cache_dtype must be float32, got {cache_dtype!r}")
+        if accuracy not in ACCURACIES:
+            raise ValueError(f"accuracy must be one of {', '.join(ACCURACIES)}, got {accuracy!r}")
         config = source.config
         if threads is not None and not 1 <= threads <= MAX_THREADS:
             raise ValueError(f"threads must be in [1, {MAX_THREADS}], got {threads}")
@@ -71,12 +84,13 @@ class ExactTarget:
         self.threads = min(self.cpu.threads, MAX_THREADS) if threads is None else threads
         kernels = load_kernels(self.cpu, home=home, progress=progress)
         self.packed = pack_model(source, kernels.pack_rows, self.threads)
-        self.identity = identity_of(source.sha256, self.cpu, cache_dtype)
+        self.wide = Wide.everywhere(config.num_layers, accuracy == "wide")
+        self.identity = identity_of(source.sha256, self.cpu, cache_dtype, accuracy)
         self._lock = threading.Lock()
         self._rope = RopeTable(config, self.packed.sizes.half_pad)
         self._frames = np.zeros(1, dtype=FRAME)
         self._team = Team(kernels.serve, self._frames, self.threads)
-        self._layer_table = _layer_table(self.packed)
+        self._layer_table = _layer_table(self.packed, self.wide)
         self._scratch = Scratch()
         self._page_shape = PageShape(config.num_layers, config.num_kv_heads, self.packed.sizes.head_pad)
         sizes = self.packed.sizes
@@ -149,7 +163,9 @@ class ExactTarget:
             "attended_group": ATTENDED_GROUP,
             "inner_group": INNER_GROUP,
             "groups": self._groups,
-            "q8_stride": self._widest,
+            "head_wide": self.wide.head,
+            "activation_stride": 2 * self._widest,
+            "plane": self._widest,
             "eps": c.rms_norm_eps,
             # log2(e): the kernels use powers of two
             "query_scale": np.log2(np.e) / np.sqrt(c.head_dim),
@@ -226,7 +242,7 @@ class ExactTarget:
             sin,
             address("x", np.float32, rows * sizes.width_pad),
             address("normed", np.float32, rows * sizes.width_pad),
-            address("q8", np.int8, rows * self._widest),
+            address("activations", np.int8, 2 * rows * self._widest),
             address("scale", np.float32, rows * self._groups),
             address("offset", np.int32, rows * self._groups),
             address("queries", np.float32, rows * attended),
@@ -268,18 +284,19 @@ def _address(array: np.ndarray[Any, Any]) -> int:
     return array.ctypes.data
 
 
-def _layer_table(model: PackedModel) -> np.ndarray[Any, Any]:
+def _layer_table(model: PackedModel, wide: Wide) -> np.ndarray[Any, Any]:
     table = np.zeros((len(model.layers), len(LAYER_FIELDS)), dtype=np.int64)
+    table[:, [LAYER[f"{kind}_wide"] for kind in KINDS]] = wide.layers
     for i, x in enumerate(model.layers):
         arrays = (
             x.attn_norm, x.qkv.stored, x.qkv.scale, x.qkv_bias, x.o.stored, x.o.scale,
             x.mlp_norm, x.gate_up.stored, x.gate_up.scale, x.down.stored, x.down.scale,
         )  # fmt: skip
-        table[i] = [_address(a) for a in arrays]
+        table[i, : len(arrays)] = [_address(a) for a in arrays]
     return table
 
 
-def identity_of(weights: str, cpu: CpuInfo, cache_dtype: str) -> str:
+def identity_of(weights: str, cpu: CpuInfo, cache_dtype: str, accuracy: str) -> str:
     """What equal bits are promised for. `weights`: SHA-256 of the weights file in hex, of which 16 digits are kept."""
     import llvmlite
     import numba
@@ -293,7 +310,7 @@ def identity_of(weights: str, cpu: CpuInfo, cache_dtype: str) -> str:
         f"numpy-{np.__version__}",  # sampling takes its exponentials
         f"{cpu.llvm_name}-{cpu.instruction_set}",
         f"cache-{cache_dtype}",
-        f"int8-groups-{NORM_GROUP}-{ATTENDED_GROUP}-{INNER_GROUP}",
+        f"{accuracy}-groups-{NORM_GROUP}-{ATTENDED_GROUP}-{INNER_GROUP}",
         weights[:16],
     )
     return "/".join(parts)

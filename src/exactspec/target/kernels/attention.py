@@ -39,7 +39,7 @@ HIDDEN_SCORE = np.float32(-1e30)
 
 _VF = ir.VectorType(emit.F32, 16)
 # Vectors of 16 columns a pass, by instruction set: what 6 rows of accumulators leave of the register file.
-_COLUMNS = {"avx512vnni": 4, "avx512vnni-256": 2, "avxvnni": 1, "portable": 1}
+_COLUMNS = {"avx512vnni": 4, "avx512vnni-256": 2}
 
 
 def _float_tile(module: Any, kind: str, rows: int) -> Any:
@@ -54,7 +54,7 @@ def _float_tile(module: Any, kind: str, rows: int) -> Any:
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * 9), name)
     function.linkage = "internal"
     function.attributes.add("noinline")
-    wide = _COLUMNS[kind]
+    wide = _COLUMNS.get(kind, 1)
     columns = function.args[7]
     b = ir.IRBuilder(function.append_basic_block("entry"))
     start: Any = const(0)

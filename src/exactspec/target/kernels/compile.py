@@ -74,12 +74,7 @@ def load_kernels(cpu: CpuInfo, *, home: Path | None = None, progress: Callable[[
 
     if numba.config.DISABLE_JIT:
         raise ValueError("NUMBA_DISABLE_JIT is set: unset it, the kernels exist only in compiled form")
-    serve = {
-        "avx512vnni": forward.serve_avx512vnni,
-        "avx512vnni-256": forward.serve_avx512vnni_256,
-        "avxvnni": forward.serve_avxvnni,
-        "portable": forward.serve_portable,
-    }[cpu.instruction_set]
+    serve = getattr(forward, "serve_" + cpu.instruction_set.replace("-", "_"))
     array = lambda kind, dims, layout="C": types.Array(kind, dims, layout)  # noqa: E731
     i64 = types.int64
     signatures = {

@@ -12,7 +12,8 @@ from numba import njit
 from exactspec.target.kernels import simd as v
 from exactspec.target.kernels.attend import attention_task
 from exactspec.target.kernels.frame import LAYER
-from exactspec.target.kernels.products import UNIT, avx512vnni, avx512vnni_256, avxvnni, portable
+from exactspec.target.kernels.isa import avx2, avx512vnni, avx512vnni_256, avx512vnni_emulated, avxvnni, portable
+from exactspec.target.kernels.products import UNIT
 from exactspec.target.kernels.rows import embed_row, norm_row, quantise_row
 from exactspec.target.kernels.sync import (
     COMING_CELL,
@@ -37,23 +38,30 @@ ATTN_NORM, QKV, QKV_SCALE, QKV_BIAS = LAYER["attn_norm"], LAYER["qkv"], LAYER["q
 OUT, OUT_SCALE, MLP_NORM = LAYER["o"], LAYER["o_scale"], LAYER["mlp_norm"]
 GATE_UP, GATE_UP_SCALE = LAYER["gate_up"], LAYER["gate_up_scale"]
 DOWN, DOWN_SCALE = LAYER["down"], LAYER["down_scale"]
+QKV_WIDE, O_WIDE, GATE_UP_WIDE, DOWN_WIDE = (LAYER[f"{name}_wide"] for name in ("qkv", "o", "gate_up", "down"))
 LAYER_BYTES = 8 * len(LAYER)
 
 
 @njit(nogil=True, error_model="numpy")
-def norm_phase(f, weight, threads, thread):
-    for r in range(share_start(f.rows, threads, thread), share_start(f.rows, threads, thread + 1)):
-        normed = f.normed + 4 * r * f.width_pad
-        norm_row(f.x + 4 * r * f.width_pad, weight, f.width, f.width_pad, f.eps, normed)
-        cell = 4 * r * f.groups
-        quantise_row(normed, f.width_pad, f.norm_group, f.q8 + r * f.q8_stride, f.scale + cell, f.offset + cell)
+def quantise(isa, f, row, values, width, group, wide):
+    """`values` float32 [width] become row `row` of the activations."""
+    cell = 4 * row * f.groups
+    q = f.activations + row * f.activation_stride
+    quantise_row(isa, values, width, group, wide, q, f.plane, f.scale + cell, f.offset + cell)
 
 
 @njit(nogil=True, error_model="numpy")
-def quantise_phase(f, values, width, group, threads, thread):
+def norm_phase(isa, f, weight, wide, threads, thread):
     for r in range(share_start(f.rows, threads, thread), share_start(f.rows, threads, thread + 1)):
-        cell = 4 * r * f.groups
-        quantise_row(values + 4 * r * width, width, group, f.q8 + r * f.q8_stride, f.scale + cell, f.offset + cell)
+        normed = f.normed + 4 * r * f.width_pad
+        norm_row(f.x + 4 * r * f.width_pad, weight, f.width, f.width_pad, f.eps, normed)
+        quantise(isa, f, r, normed, f.width_pad, f.norm_group, wide)
+
+
+@njit(nogil=True, error_model="numpy")
+def quantise_phase(isa, f, values, width, group, wide, threads, thread):
+    for r in range(share_start(f.rows, threads, thread), share_start(f.rows, threads, thread + 1)):
+        quantise(isa, f, r, values + 4 * r * width, width, group, wide)
 
 
 @njit(nogil=True, error_model="numpy")
@@ -62,7 +70,10 @@ def layer_forward(isa, f, layer, threads, thread):
     table = f.layer_table + layer * LAYER_BYTES
     attended = f.heads * f.head_pad
 
-    norm_phase(f, v.load_i64s(table + 8 * ATTN_NORM), threads, thread)
+    qkv_wide, o_wide = v.load_i64s(table + 8 * QKV_WIDE), v.load_i64s(table + 8 * O_WIDE)
+    gate_up_wide, down_wide = v.load_i64s(table + 8 * GATE_UP_WIDE), v.load_i64s(table + 8 * DOWN_WIDE)
+
+    norm_phase(isa, f, v.load_i64s(table + 8 * ATTN_NORM), qkv_wide, threads, thread)
     reset_counter(team, 1, thread)
     barrier(team, threads)
 
@@ -74,7 +85,7 @@ def layer_forward(isa, f, layer, threads, thread):
     units = (f.heads + 2 * f.kv_heads) * f.head_pad // UNIT
     unit = next_unit(team, 0, units, threads, thread)
     while unit >= 0:
-        qkv_unit(isa, f, layer, unit, weights, scales, bias, private)
+        qkv_unit(isa, f, layer, unit, weights, scales, bias, qkv_wide, private)
         unit = next_unit(team, 0, units, threads, thread)
     barrier(team, threads)
 
@@ -85,7 +96,7 @@ def layer_forward(isa, f, layer, threads, thread):
         task = next_unit(team, 1, f.tasks, threads, thread)
     barrier(team, threads)
 
-    quantise_phase(f, f.attended, attended, f.attended_group, threads, thread)
+    quantise_phase(isa, f, f.attended, attended, f.attended_group, o_wide, threads, thread)
     reset_counter(team, 1, thread)
     barrier(team, threads)
 
@@ -93,31 +104,31 @@ def layer_forward(isa, f, layer, threads, thread):
     units = (f.width + UNIT - 1) // UNIT
     unit = next_unit(team, 0, units, threads, thread)
     while unit >= 0:
-        residual_unit(isa, f, unit, weights, scales, attended, f.attended_group, private)
+        residual_unit(isa, f, unit, weights, scales, attended, f.attended_group, o_wide, private)
         unit = next_unit(team, 0, units, threads, thread)
     barrier(team, threads)
 
     reset_counter(team, 0, thread)
-    norm_phase(f, v.load_i64s(table + 8 * MLP_NORM), threads, thread)
+    norm_phase(isa, f, v.load_i64s(table + 8 * MLP_NORM), gate_up_wide, threads, thread)
     barrier(team, threads)
 
     weights, scales = v.load_i64s(table + 8 * GATE_UP), v.load_i64s(table + 8 * GATE_UP_SCALE)
     units = f.inner_pad // 16
     unit = next_unit(team, 1, units, threads, thread)
     while unit >= 0:
-        gated_unit(isa, f, unit, weights, scales, private)
+        gated_unit(isa, f, unit, weights, scales, gate_up_wide, private)
         unit = next_unit(team, 1, units, threads, thread)
     barrier(team, threads)
 
     reset_counter(team, 1, thread)
-    quantise_phase(f, f.inner, f.inner_pad, f.inner_group, threads, thread)
+    quantise_phase(isa, f, f.inner, f.inner_pad, f.inner_group, down_wide, threads, thread)
     barrier(team, threads)
 
     weights, scales = v.load_i64s(table + 8 * DOWN), v.load_i64s(table + 8 * DOWN_SCALE)
     units = (f.width + UNIT - 1) // UNIT
     unit = next_unit(team, 0, units, threads, thread)
     while unit >= 0:
-        residual_unit(isa, f, unit, weights, scales, f.inner_pad, f.inner_group, private)
+        residual_unit(isa, f, unit, weights, scales, f.inner_pad, f.inner_group, down_wide, private)
         unit = next_unit(team, 0, units, threads, thread)
     barrier(team, threads)
     reset_counter(team, 0, thread)
@@ -131,8 +142,7 @@ def head_forward(isa, f, threads, thread):
     barrier(team, threads)
     for r in range(share_start(f.asked, threads, thread), share_start(f.asked, threads, thread + 1)):
         row = v.load_i64s(f.asked_rows + 8 * r)
-        cell, q8 = 4 * r * f.groups, f.q8 + r * f.width_pad
-        quantise_row(f.normed + 4 * row * f.width_pad, f.width_pad, f.norm_group, q8, f.scale + cell, f.offset + cell)
+        quantise(isa, f, r, f.normed + 4 * row * f.width_pad, f.width_pad, f.norm_group, f.head_wide)
     values = f.best_value + 4 * thread * f.asked * f.top_k
     ids = f.best_id + 8 * thread * f.asked * f.top_k
     for i in range(f.asked * f.top_k):
@@ -251,6 +261,14 @@ def serve_avx512vnni_256(frames, threads, thread, seen, spins):
 
 def serve_avxvnni(frames, threads, thread, seen, spins):
     return enter(avxvnni(), frames, threads, thread, seen, spins)
+
+
+def serve_avx2(frames, threads, thread, seen, spins):
+    return enter(avx2(), frames, threads, thread, seen, spins)
+
+
+def serve_avx512vnni_emulated(frames, threads, thread, seen, spins):
+    return enter(avx512vnni_emulated(), frames, threads, thread, seen, spins)
 
 
 def serve_portable(frames, threads, thread, seen, spins):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-# One int64 row per layer: addresses of stored weights, of float32 scales per channel, of norms and biases.
+# One int64 row per layer: addresses of stored weights, of float32 scales per channel, of norms and biases; flags.
 LAYER_FIELDS = (
     "attn_norm",
     "qkv",
@@ -20,6 +20,11 @@ LAYER_FIELDS = (
     "gate_up_scale",
     "down",
     "down_scale",
+    # not 0: the matrix takes wide activations (see isa)
+    "qkv_wide",
+    "o_wide",
+    "gate_up_wide",
+    "down_wide",
 )
 LAYER = {name: i for i, name in enumerate(LAYER_FIELDS)}
 
@@ -54,6 +59,7 @@ MODEL_FIELDS = (
     "final_norm",
     "head",
     "head_scale",
+    "head_wide",
     "layer_bytes",  # of a page
     "head_bytes",
     "top_k",  # capacity of the best lists
@@ -61,7 +67,8 @@ MODEL_FIELDS = (
     "attended_group",  # of the attention's output
     "inner_group",  # of the gated rows
     "groups",  # capacity of the tables `scale` and `offset`, in groups a row
-    "q8_stride",
+    "activation_stride",  # bytes of a row of activations
+    "plane",  # bytes between the planes of wide ones
     "team",
 )
 
@@ -86,7 +93,7 @@ CALL_FIELDS = (
     # scratch
     "x",  # float32 [rows, width_pad]
     "normed",  # float32 [rows, width_pad]; the final norm's output at the end
-    "q8",  # int8 [rows, widest input]
+    "activations",  # [rows, activation_stride], quantised: as the instruction set wants them
     "scale",  # float32 [rows, groups]: of the activations
     "offset",  # int32 [rows, groups]
     "queries",  # float32 [rows, heads * head_pad]

@@ -9,7 +9,8 @@ import numpy as np
 from numba import njit
 
 from exactspec.target.kernels import simd as v
-from exactspec.target.kernels.products import UNIT
+from exactspec.target.kernels.isa import NARROW_LIMIT, WIDE_LIMIT
+from exactspec.target.kernels.products import UNIT, activation_bytes, store_narrow, store_wide
 
 SMALLEST_SCALE = np.float32(1e-8)  # of a row of zeros
 LARGEST = np.float32(3e38)  # a row's values are clamped to stay finite
@@ -27,10 +28,12 @@ def embed_row(weights: int, scales: int, token: int, width: int, out: int) -> No
 
 
 @njit(nogil=True, error_model="numpy")
-def quantise_row(x: int, width: int, group: int, q: int, scales: int, offsets: int) -> None:
-    """By groups of `group` values (a multiple of 16): q int8 = round(x * 127 / max|x|), scale float32 = max|x| / 127,
-    offset int32 = -128 * sum(q), which undoes the weights' unsigned storage (see products)."""
-    high, low = v.splat(np.float32(127)), v.splat(np.float32(-127))
+def quantise_row(isa, x: int, width: int, group: int, wide: int, q: int, plane: int, scales: int, offsets: int) -> None:
+    """By groups of `group` values (a multiple of 16): q = round(x * limit / max|x|), scale float32 = max|x| / limit,
+    offset int32 = -128 * sum(q), which undoes the weights' unsigned storage (see products). limit: 127, or
+    `WIDE_LIMIT` if `wide`. q lies as the instruction set wants it (see isa), planes `plane` bytes apart."""
+    limit = np.float32(WIDE_LIMIT if wide else NARROW_LIMIT)
+    high, low = v.splat(limit), v.splat(-limit)
     for start in range(0, width, group):
         end, index = min(start + group, width), start // group
         peak = v.splat(np.float32(0))
@@ -41,15 +44,19 @@ def quantise_row(x: int, width: int, group: int, q: int, scales: int, offsets: i
             most = SMALLEST_SCALE
         if most > LARGEST:
             most = LARGEST
-        inverse = v.splat(np.float32(127) / most)
+        inverse = v.splat(limit / most)
         total = v.splat_i32(np.int32(0))
         for k in range(start, end, 16):
             # maximum() and minimum() turn a NaN into the bound: garbage stays finite and harms no other row
             y = v.minimum(v.maximum(v.mul(v.load(x + 4 * k), inverse), low), high)
             whole = v.round_i32(y)
             total = v.add_i32(total, whole)
-            v.store_i8(q + k, whole)
-        v.store_f32(scales + 4 * index, np.float32(most / np.float32(127)))
+            at = q + k * activation_bytes(isa)
+            if wide:
+                store_wide(isa, at, plane, whole)
+            else:
+                store_narrow(isa, at, whole)
+        v.store_f32(scales + 4 * index, np.float32(most / limit))
         v.store_i32s(offsets + 4 * index, np.int32(v.sum_lanes_i32(total) * -128))
 
 

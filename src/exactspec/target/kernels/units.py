@@ -8,9 +8,9 @@ from numba import njit
 from exactspec.target.kernels import simd as v
 from exactspec.target.kernels.attention import CHUNK
 from exactspec.target.kernels.frame import SEGMENT
-from exactspec.target.kernels.products import UNIT, most_rows, tile
+from exactspec.target.kernels.products import UNIT, activation_bytes, most_rows, most_wide_rows, near, tile, wide_tile
 
-K_BLOCK = 1024  # inputs per pass when the rows need several: the unit's weights stay in the nearest cache
+K_BLOCK = 1024  # inputs of a block of weights (32 kB), which stays in the nearest caches for all passes over it
 VALUE_LIMIT = np.float32(1e9)  # keys, values and queries are clamped: a stale slot can never hold inf or NaN
 
 PAGES, BASE, FIRST_ROW = SEGMENT["pages"], SEGMENT["base"], SEGMENT["first_row"]
@@ -18,23 +18,36 @@ SEGMENT_BYTES = 8 * len(SEGMENT)
 
 
 @njit(nogil=True, error_model="numpy")
-def unit_product(isa, f, weights, width, group, unit, a, lda, rows, out):
-    """out float32 [rows, 32] = the unit's channels for all rows, without the channels' scales; weights are read once
-    from memory. `a` int8 [rows, lda] with the scales and offsets of the frame, in groups of `group` inputs."""
+def unit_product(isa, f, weights, width, group, wide, unit, rows, out):
+    """out float32 [rows, 32] = the unit's channels for the first `rows` rows of activations, without the channels'
+    scales; weights are read once from memory. Activations, their scales and offsets are the frame's, in groups of
+    `group` inputs, wide ones if `wide`."""
     w = weights + unit * UNIT * width
     quads = width // 4
-    tallest = most_rows(isa)
+    tallest = most_wide_rows(isa) if wide else most_rows(isa)
     passes = (rows + tallest - 1) // tallest
-    step = quads if passes == 1 else K_BLOCK // group * group // 4
+    step = quads if passes == 1 and near(isa) else K_BLOCK // group * group // 4
     for k in range(0, quads, step):
         count = min(step, quads - k)
+        block = w + k * 4 * UNIT
         for p in range(passes):
             r0, r1 = rows * p // passes, rows * (p + 1) // passes
             cell = 4 * (r0 * f.groups + 4 * k // group)
-            tile(
-                isa, r1 - r0, w + k * 4 * UNIT, a + r0 * lda + 4 * k, lda, count, group // 4,
-                f.scale + cell, f.offset + cell, f.groups, out + r0 * 4 * UNIT, k,
-            )  # fmt: skip
+            a = f.activations + r0 * f.activation_stride + 4 * k * activation_bytes(isa)
+            # Either a little ahead, or this pass's share of the next block.
+            ahead, pace = block + near(isa), 4 * UNIT
+            if near(isa) == 0:
+                ahead, pace = block + count * 4 * UNIT * (passes + p) // passes, 4 * UNIT // passes
+            if wide:
+                wide_tile(
+                    isa, r1 - r0, block, a, f.activation_stride, f.plane, count, group // 4,
+                    f.scale + cell, f.offset + cell, f.groups, out + r0 * 4 * UNIT, k, ahead, pace,
+                )  # fmt: skip
+            else:
+                tile(
+                    isa, r1 - r0, block, a, f.activation_stride, f.plane, count, group // 4,
+                    f.scale + cell, f.offset + cell, f.groups, out + r0 * 4 * UNIT, k, ahead, pace,
+                )  # fmt: skip
 
 
 @njit(nogil=True, error_model="numpy")
@@ -43,10 +56,10 @@ def clamped(x):
 
 
 @njit(nogil=True, error_model="numpy")
-def qkv_unit(isa, f, layer, unit, weights, scales, bias, out):
+def qkv_unit(isa, f, layer, unit, weights, scales, bias, wide, out):
     """One unit of the query, key and value products for all rows: rotate, then queries to scratch, keys and values
     to the cache. A unit of a query or key holds 16 dimensions and their 16 rotary partners."""
-    unit_product(isa, f, weights, f.width_pad, f.norm_group, unit, f.q8, f.q8_stride, f.rows, out)
+    unit_product(isa, f, weights, f.width_pad, f.norm_group, wide, unit, f.rows, out)
     units = f.head_pad // UNIT
     head, sub = unit // units, unit % units
     low, high = 16 * sub, f.half_pad + 16 * sub
@@ -88,9 +101,9 @@ def qkv_unit(isa, f, layer, unit, weights, scales, bias, out):
 
 
 @njit(nogil=True, error_model="numpy")
-def residual_unit(isa, f, unit, weights, scales, width, group, out):
+def residual_unit(isa, f, unit, weights, scales, width, group, wide, out):
     """One unit of an output or down projection for all rows, added to x."""
-    unit_product(isa, f, weights, width, group, unit, f.q8, f.q8_stride, f.rows, out)
+    unit_product(isa, f, weights, width, group, wide, unit, f.rows, out)
     ws = scales + 4 * UNIT * unit
     for r in range(f.rows):
         x = f.x + 4 * (r * f.width_pad + UNIT * unit)
@@ -101,9 +114,9 @@ def residual_unit(isa, f, unit, weights, scales, width, group, out):
 
 
 @njit(nogil=True, error_model="numpy")
-def gated_unit(isa, f, unit, weights, scales, out):
+def gated_unit(isa, f, unit, weights, scales, wide, out):
     """One unit of gate and up (16 channels each) for all rows: inner = silu(gate) * up (SwiGLU, arXiv 2002.05202)."""
-    unit_product(isa, f, weights, f.width_pad, f.norm_group, unit, f.q8, f.q8_stride, f.rows, out)
+    unit_product(isa, f, weights, f.width_pad, f.norm_group, wide, unit, f.rows, out)
     ws = scales + 4 * UNIT * unit
     one, log2e = v.splat(np.float32(1)), v.splat(np.float32(-1.4426950408889634))
     for r in range(f.rows):
@@ -117,7 +130,7 @@ def gated_unit(isa, f, unit, weights, scales, out):
 @njit(nogil=True, error_model="numpy")
 def head_unit(isa, f, unit, out, values, ids):
     """One unit of the head for the asked rows: logits where wanted, and the thread's best ids so far."""
-    unit_product(isa, f, f.head, f.width_pad, f.norm_group, unit, f.q8, f.width_pad, f.asked, out)
+    unit_product(isa, f, f.head, f.width_pad, f.norm_group, f.head_wide, unit, f.asked, out)
     ws = f.head_scale + 4 * UNIT * unit
     for r in range(f.asked):
         slot = v.load_i64s(f.logits_slot + 8 * r)

@@ -1,0 +1,32 @@
+"""Which products take wide (16-bit) activations instead of bytes.
+
+A wide product is two exact integer products instead of one (with AVX2 one still, see kernels.isa). It is worth that
+where activations have outliers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KINDS = ("qkv", "o", "gate_up", "down")
+"""The products of a layer, in the order of `Wide.layers`."""
+
+ACCURACIES = ("narrow", "wide")
+"""Accuracy modes: bytes everywhere, 16 bits everywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wide:
+    """`layers` [layers][4], one flag per product of `KINDS`; `head`: the vocabulary's product."""
+
+    layers: tuple[tuple[bool, ...], ...]
+    head: bool
+
+    @classmethod
+    def everywhere(cls, num_layers: int, flag: bool) -> Wide:
+        """All products alike.
+
+        >>> Wide.everywhere(1, True)
+        Wide(layers=((True, True, True, True),), head=True)
+        """
+        return cls(((flag,) * len(KINDS),) * num_layers, flag)
