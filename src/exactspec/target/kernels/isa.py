@@ -199,5 +199,9 @@ class Portable:
 
 def arithmetic(b: Any, kind: str) -> Vnni | Avx2 | Portable:
     """How `kind` multiplies and adds, writing through the builder `b`."""
-    made = {"avx2": Avx2, "portable": Portable, "avx512vnni-emulated": Emulated}.get(kind, Vnni)
-    return made(b, SHAPES[kind].lanes)
+    lanes = SHAPES[kind].lanes
+    if kind == "avx2":
+        return Avx2(b, lanes)
+    if kind == "portable":
+        return Portable(b, lanes)
+    return Emulated(b, lanes) if kind.endswith("emulated") else Vnni(b, lanes)

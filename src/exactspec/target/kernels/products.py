@@ -51,7 +51,7 @@ def _tile_function(module: Any, kind: str, rows: int, planes: int) -> Any:
     function.attributes.add("noinline")
     b = ir.IRBuilder(function.append_basic_block("entry"))
     columns = SHAPES[kind].columns[rows * planes - 1]
-    quads, ahead, pace = function.args[4], *function.args[11:]
+    quads, ahead, pace = function.args[4], function.args[11], function.args[12]
     pace = b.sdiv(b.mul(pace, const(columns)), const(UNIT))
     for first in range(0, UNIT, columns):
         writer = _Pass(b, kind, rows, planes, first, ahead, pace, *function.args[:11])
@@ -148,7 +148,7 @@ class _Pass:
         coming = b.add(self.ahead, b.mul(quad, self.pace))
         for line in range(0, 4 * self.columns, LINE):
             _prefetch(b, b.add(coming, const(line)), self.level)
-        new = []
+        new: list[Any] = []
         for r in range(self.rows):
             row = b.add(self.a, b.mul(self.lda, const(r)))
             for plane in range(self.planes):
