@@ -21,6 +21,8 @@ from exactspec.target.base import Cache, Target
 from exactspec.target.tokenizer import Tokenizer
 from exactspec.turns import Turns
 
+PREFILL_CHUNK = 256  # prompt rows of one forward, unless told otherwise
+
 
 class Engine:
     """Runs requests on one target.
@@ -41,7 +43,7 @@ class Engine:
         *,
         draft: str | Drafter | None = None,
         speculation: Speculation | None = None,
-        prefill_chunk: int = 256,
+        prefill_chunk: int = PREFILL_CHUNK,
     ) -> None:
         if prefill_chunk < 1:
             raise ValueError(f"prefill_chunk must be >= 1, got {prefill_chunk}")

@@ -1,19 +1,35 @@
-"""A child that speaks the peer's protocol: answers each request with last id + 1, + 2, ...; model names misbehave."""
+"""A child that speaks the peer's protocol: decodes last id + 1, + 2, ...; times tell what was asked; model names
+misbehave."""
 
 from __future__ import annotations
 
 import json
 import sys
 
+
+def answer(request: dict, filled: dict[int, int]) -> dict:
+    if request["do"] == "fill":
+        filled[len(request["ids"])] = request["rows"]
+        return {"length": len(request["ids"]) - (model == "short")}
+    if request["do"] == "rows":
+        if request["context"] not in filled:
+            return {"error": "llama.cpp failed: no such context"}
+        return {"seconds": [0.5 * count for count in request["counts"]], "length": request["context"] + leak}
+    if request["do"] == "prefill":
+        return {"seconds": len(request["ids"]) / request["batch"]}
+    ids = [request["ids"][-1] + 1 + i for i in range(request["tokens"])]
+    return {"token_ids": ids, "prefill_s": 0.25, "decode_s": 0.5 * len(ids)}
+
+
 if __name__ == "__main__":
     model = sys.argv[1]
+    leak = int(model == "leaks")
     if model == "missing":
         print(json.dumps({"error": "llama_cpp is not installed: install the peers"}), flush=True)
         sys.exit(0)
     print(json.dumps({"version": "fake", "argv": sys.argv[2:]}), flush=True)
+    filled: dict[int, int] = {}
     for line in sys.stdin:
         if model == "dies":
             sys.exit(3)
-        request = json.loads(line)
-        ids = [request["ids"][-1] + 1 + i for i in range(request["tokens"])]
-        print(json.dumps({"token_ids": ids, "prefill_s": 0.25, "decode_s": 0.5 * len(ids)}), flush=True)
+        print(json.dumps(answer(json.loads(line), filled)), flush=True)

@@ -12,7 +12,8 @@ import pytest
 from bench.fakes import Clock, FakeEngine
 from scripted import Oracle
 
-from exactspec.bench.bars import Bar, Bench, demo_bar, propose_bar
+from exactspec.bench.bar import Bar
+from exactspec.bench.bars import Bench, demo_bar, propose_bar
 from exactspec.bench.propose import drafter_cost
 from exactspec.bench.provenance import collect
 from exactspec.bench.runner import Recorder
@@ -90,9 +91,16 @@ def test_demo_bar(tmp_path: Path, copy_ids: Any, copy_s: float, passed: bool) ->
 
 
 def test_bar_limits() -> None:
-    bar = Bar(name="b", value=50.0, limit=50.0, unit="us", equal=None, detail="")
+    bar = Bar(name="b", value=50.0, limit=50.0, unit="us", sense="below", detail="")
     assert not bar.passed
     assert replace(bar, value=49.9).passed
+    assert (bar.told_value, bar.told_limit) == ("50.0 us", "< 50.0 us")
+    most = Bar(name="b", value=2.0, limit=2.0, unit="s", sense="at most", detail="")
+    assert most.passed
+    assert not replace(most, value=2.01).passed
+    assert replace(most, value=2.01, otherwise=True).passed
+    assert not replace(most, equal=False, otherwise=True).passed
+    assert most.told_limit == "<= 2.00 s"
     ratio = Bar(name="b", value=0.95, limit=0.95, unit="x", equal=True, detail="")
     assert ratio.passed
     assert not replace(ratio, equal=False).passed
@@ -142,6 +150,8 @@ def test_run_and_table_commands(tmp_path: Path) -> None:
         (["table", "no-such-file"], "is no file"),
         (["bars", "--only", "speed"], "none of demo"),
         (["bars", "--only", "demo", "--demo-prompt", "no-such-file"], "is no file"),
+        (["bars", "--only", "perplexity", "--text", "no-such-file"], "is no file"),
+        (["bars", "--only", "rows-4", "--repeats", "0"], "at least 1"),
         (["bars", "--only", "controls", "--models", "qwen2.5-coder-1.5b"], "no bar is measured"),
     ],
 )

@@ -31,6 +31,24 @@ def test_requests_and_end() -> None:
     peer.close()
 
 
+def test_rows_behind_contexts_and_prompts() -> None:
+    with _peer("good") as peer:
+        peer.fill(range(7), rows=4)
+        assert peer.time_rows(7, (1, 4), [5, 6, 7, 8]) == (0.5, 2.0)
+        assert peer.prefill(range(8), batch=4) == 2.0
+        with pytest.raises(PeerError, match="no such context"):
+            peer.time_rows(8, (1,), [5])
+        for counts in ((1, 5), (0, 1)):
+            with pytest.raises(ValueError, match="do not make rows"):
+                peer.time_rows(7, counts, [5, 6, 7, 8])
+    with _peer("short") as peer, pytest.raises(PeerError, match="filled 6 of 7"):
+        peer.fill(range(7), rows=1)
+    with _peer("leaks") as peer:
+        peer.fill(range(7), rows=1)
+        with pytest.raises(PeerError, match="7 tokens became 8"):
+            peer.time_rows(7, (1,), [5])
+
+
 def test_failures_are_one_line() -> None:
     with pytest.raises(PeerError, match="install the peers"):
         _peer("missing")
@@ -38,10 +56,31 @@ def test_failures_are_one_line() -> None:
         peer.decode([1, 2], 1)
 
 
-@pytest.mark.model
-@pytest.mark.skipif(
+needs_llama_cpp = pytest.mark.skipif(
     importlib.util.find_spec("llama_cpp") is None, reason="llama-cpp-python is not installed (make bench)"
 )
+
+
+@pytest.mark.model
+@needs_llama_cpp
+def test_llama_cpp_times_rows_and_keeps_the_context(named_model: Callable[[str], Path]) -> None:
+    ids = list(range(1000, 1040))
+    with LlamaCppPeer(named_model("smollm2-135m"), threads=1) as peer:
+        peer.fill(ids[:20], rows=8)
+        peer.fill(ids[:32], rows=8)
+        for context in (20, 32, 20):
+            times = peer.time_rows(context, (1, 8, 1), ids[:8])  # raises unless the rows came out again
+            assert len(times) == 3
+            assert min(times) > 0
+        with pytest.raises(PeerError, match=r"llama\.cpp failed"):
+            peer.time_rows(21, (1,), ids[:8])
+        assert min(peer.prefill(ids, batch=16), peer.prefill(ids[:5], batch=16), peer.prefill(ids, batch=64)) > 0
+        with pytest.raises(PeerError, match="do not fit a context of 0"):
+            peer.decode(ids, 1)
+
+
+@pytest.mark.model
+@needs_llama_cpp
 def test_llama_cpp_repeats_itself(named_model: Callable[[str], Path]) -> None:
     ids = list(range(1000, 1032))
     with LlamaCppPeer(named_model("smollm2-135m"), threads=1, context=64) as peer:

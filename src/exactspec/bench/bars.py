@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
+from exactspec.bench.bar import Bar
 from exactspec.bench.peers.llama_cpp import LlamaCppPeer
 from exactspec.bench.propose import DrafterCost, drafter_cost
 from exactspec.bench.recipes.base import library_files
 from exactspec.bench.report import latest, summarise
 from exactspec.bench.runner import Case, EngineLike, Recorder, measure, run_arms
+from exactspec.bench.runtime_bars import LIMITS, RUNTIME_BARS, RuntimeEngine, RuntimeTools, runtime_bars
 from exactspec.bench.store import Line
 from exactspec.bench.workloads import build, prompt_ids, workload_case
 from exactspec.drafters.base import Drafter
@@ -22,6 +24,7 @@ from exactspec.target.tokenizer import Tokenizer
 DEMO_MODEL = "smollm2-135m"
 PEER_MODELS = ("smollm2-135m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b")
 CONTROL_MODELS = ("smollm2-135m", "qwen2.5-coder-0.5b")
+BARS = ("demo", "propose", "controls", "peer", *RUNTIME_BARS)
 
 DEMO_SPEED_UP = 3.0
 PEER_SPEED_UP = 1.0
@@ -35,24 +38,6 @@ _REPLAYED = 1024
 _CONTROL_TOKENS = 128
 _CONTROL_SIZES = (512, 2048)
 _CONTROL_SEEDS = (0, 1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
-    """`value` must be at least `limit` (a speed-up), or below it (`unit` "us"). `detail`: what else to know."""
-
-    name: str
-    value: float
-    limit: float
-    unit: str
-    equal: bool | None
-    detail: str
-
-    @property
-    def passed(self) -> bool:
-        if self.equal is False:
-            return False
-        return self.value < self.limit if self.unit == "us" else self.value >= self.limit
 
 
 class OpenEngine(Protocol):
@@ -80,9 +65,15 @@ class Bench:
 
 
 def all_bars(
-    bench: Bench, *, only: Sequence[str], models: Sequence[str], demo_prompt: Path, drafter: Drafter
+    bench: Bench,
+    *,
+    only: Sequence[str],
+    models: Sequence[str],
+    demo_prompt: Path,
+    drafter: Drafter,
+    runtime: RuntimeTools,
 ) -> Iterator[Bar]:
-    """Every bar that `only` names (of demo, peer, propose, controls), model by model so that each is loaded once."""
+    """Every bar that `only` names (of `BARS`), model by model so that each is loaded once."""
     for model in models:
         here = [
             name
@@ -91,6 +82,7 @@ def all_bars(
                 ("propose", (DEMO_MODEL,)),
                 ("controls", CONTROL_MODELS),
                 ("peer", PEER_MODELS),
+                *LIMITS.items(),
             )
             if name in only and model in its
         ]
@@ -107,6 +99,9 @@ def all_bars(
                     yield bench.record(control_bar(bench, engine, model, recipe, temperature))
         if "peer" in here:
             yield bench.record(peer_bar(bench, engine, model))
+        # The protocol of the other bars names less of the engine than is measured here.
+        for bar in runtime_bars(runtime, cast(RuntimeEngine, engine), model, here):
+            yield bench.record(bar)
 
 
 def demo_bar(bench: Bench, engine: EngineLike, prompt: Path) -> Bar:
@@ -193,7 +188,7 @@ def propose_bar(tokenizer: Tokenizer, drafter: Drafter) -> Bar:
         value=max(cost.propose_us for cost in costs),
         limit=PROPOSE_US,
         unit="us",
-        equal=None,
+        sense="below",
         detail=detail,
     )
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, cast
 
 import typer
 
-from exactspec.bench.bars import PEER_MODELS, Bar, Bench, all_bars
+from exactspec.bench.bar import Bar
+from exactspec.bench.bars import BARS, PEER_MODELS, Bench, all_bars
+from exactspec.bench.peers.error import PeerError
 from exactspec.bench.provenance import collect, now
 from exactspec.bench.report import latest, markdown, summarise, table
 from exactspec.bench.runner import EngineLike, Recorder, run_arms
+from exactspec.bench.runtime_bars import LONG, PEER, REPEATS
 from exactspec.bench.store import ResultFile
 from exactspec.bench.workloads import RECIPES, build, workload_case
 from exactspec.cli.lazy import new_app
@@ -21,8 +24,9 @@ from exactspec.cli.services import CliError, Services
 from exactspec.params import DRAFTS
 from exactspec.target.named import DEFAULT_MODEL
 
-BARS = ("demo", "propose", "controls", "peer")
-_BAR_CONTEXT = 4096
+_BAR_CONTEXT = LONG + 64
+_KERNEL_CONTEXTS = (512, 2048, 8192)
+_PEERS = ("none", PEER)
 _BUSY = 0.5  # load average, over one minute, of the rest of the machine when a run starts
 EXIT_FAILED = 1
 
@@ -82,51 +86,78 @@ def kernels(
     context: typer.Context,
     model: Annotated[str, typer.Option("-m", "--model", metavar="NAME", help="Model to measure.")] = DEFAULT_MODEL,
     rows: Annotated[str, typer.Option(metavar="LIST", help="Rows of one forward.")] = "1,2,4,8,12,16,24,32,64",
-    contexts: Annotated[str, typer.Option(metavar="LIST", help="Tokens in the cache before it.")] = "512,2048",
-    repeats: Annotated[int, typer.Option(metavar="N", help="Forwards of each cell; the median counts.")] = 20,
+    contexts: Annotated[
+        str, typer.Option(metavar="LIST", help="Tokens in the cache before it  [default: of 512,2048,8192 what fits]")
+    ] = "",
+    prefill: Annotated[
+        int, typer.Option(metavar="N", help="Read a prompt of N tokens instead: tokens a second.", show_default=False)
+    ] = 0,
+    peer: Annotated[str, typer.Option(metavar="NAME", help=f"Measured in turn: {', '.join(_PEERS)}.")] = "none",
+    repeats: Annotated[int, typer.Option(metavar="N", help="Rounds; medians count.")] = REPEATS,
     threads: Threads = 2,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Append the cells as one JSON line.")
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw time by rows: .png, .svg or .pdf.")
     ] = None,
+    out: Out = Path("results/kernels.jsonl"),
 ) -> None:
-    """Time one forward by its rows and context, beside the memory's reading bandwidth."""
-    from exactspec.bench.kernels import Timed, measure
-    from exactspec.bench.kernels import markdown as cells_table
+    """Time one forward by its rows and context, beside what the machine can do at most, or the reading of a prompt."""
+    from exactspec.cli.bench_kernels import measure_forwards, measure_prefill  # numba: not needed for --help
 
     services: Services = context.obj
-    counts, lengths = _counts(rows, "--rows"), _counts(contexts, "--contexts")
+    if peer not in _PEERS:
+        raise CliError(f"--peer: {peer!r} is none of {', '.join(_PEERS)}")
     if repeats < 1:
         raise CliError(f"--repeats must be at least 1, got {repeats}")
-    if threads < 1:
-        raise CliError(f"--threads must be at least 1, got {threads}")
-    provenance = collect(threads=threads)
-    opened = services.open_engine(
-        model,
-        draft="none",
-        threads=threads,
-        context=max(lengths) + max(counts),
-        cache_dtype="float32",
-        progress=services.note,
-    )
-    cells = measure(cast(Timed, opened.target), rows=counts, contexts=lengths, repeats=repeats)
-    if out is not None:
-        line = {"kind": "kernels", "model": _label(model), "repeats": repeats, "provenance": asdict(provenance)}
-        ResultFile(out).append([line | {"cells": [asdict(cell) for cell in cells]}])
-    _print(services, cells_table(cells))
+    if prefill < 0:
+        raise CliError(f"--prefill must be at least 1 token, got {prefill}")
+    if prefill and plot is not None:
+        raise CliError("--plot draws forwards: leave out --prefill")
+    counts = _counts(rows, "--rows")
+    lengths = _counts(contexts, "--contexts") if contexts else _KERNEL_CONTEXTS
+    recorder = _recorder(services, out, threads)
+    engine = _open(services, model, threads, context=prefill or max(lengths) + max(counts))
+    with _peer_errors():
+        if prefill:
+            told = measure_prefill(
+                engine, model, _label(model), tokens=prefill, repeats=repeats, peer=peer, recorder=recorder
+            )
+        else:
+            told = measure_forwards(
+                engine,
+                model,
+                _label(model),
+                rows=counts,
+                contexts=sorted(lengths),
+                what_fits=not contexts,
+                repeats=repeats,
+                peer=peer,
+                recorder=recorder,
+                plot=plot,
+            )
+    _print(services, told)
 
 
 @bench.command("table")
 def print_table(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON lines that run or bars wrote.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON lines that run, kernels or bars wrote.")],
 ) -> None:
     """Print a result file as a markdown table: per model its newest configuration."""
     if not file.is_file():
-        raise CliError(f"{file} is no file: give one that 'exactspec bench run' or 'bench bars' wrote")
-    lines = latest(ResultFile(file).lines)
-    if not lines:
+        raise CliError(f"{file} is no file: give one that 'exactspec bench run', 'kernels' or 'bars' wrote")
+    from exactspec.bench import kernels_report, prefill
+
+    everything = ResultFile(file).lines
+    told = []
+    if runs := latest(everything):
+        told.append(table(summarise(runs)))
+    if forwards := kernels_report.newest(everything):
+        told.append(kernels_report.table(forwards))
+    if prompts := prefill.newest(everything):
+        told.append(prefill.table(prompts))
+    if not told:
         raise CliError(f"{file} holds no runs")
-    _print(context.obj, table(summarise(lines)))
+    _print(context.obj, "\n\n".join(told))
 
 
 @bench.command()
@@ -140,43 +171,64 @@ def bars(
     demo_prompt: Annotated[Path, typer.Option(metavar="FILE", help="The demo's prompt.")] = Path(
         "examples/copy-heavy.txt"
     ),
+    repeats: Annotated[int, typer.Option(metavar="N", help="Rounds of the runtime's bars.")] = REPEATS,
+    text: Annotated[Path, typer.Option(metavar="FILE", help="The perplexity's text.")] = Path(
+        "tests/texts/eight_thousand.txt"
+    ),
     threads: Threads = 2,
     out: Out = Path("results/bars.jsonl"),
 ) -> None:
     """Measure the bars of a release and say which hold. Exit code 1 if one does not."""
     services: Services = context.obj
     chosen, names = _list(only, "--only", BARS), _list(models, "--models", PEER_MODELS)
-    if rounds < 1:
-        raise CliError(f"--rounds must be at least 1, got {rounds}")
+    for value, option in ((rounds, "--rounds"), (repeats, "--repeats")):
+        if value < 1:
+            raise CliError(f"{option} must be at least 1, got {value}")
     if "demo" in chosen and not demo_prompt.is_file():
         raise CliError(f"{demo_prompt} is no file: run in a checkout, or name the demo's prompt with --demo-prompt")
+    if "perplexity" in chosen and not text.is_file():
+        raise CliError(f"{text} is no file: run in a checkout, or name a text with --text")
 
-    from exactspec.drafters import make_drafter  # not needed for --help
+    from exactspec.cli.bench_kernels import runtime_tools  # not needed for --help
+    from exactspec.drafters import make_drafter
     from exactspec.params import Speculation
     from exactspec.target.hub import ModelStore
 
     drafter = make_drafter(Speculation(draft="copy"))
     assert drafter is not None
     measured: list[Bar] = []
+    recorder = _recorder(services, out, threads)
     tools = Bench(
         open_engine=lambda model: _open(services, model, threads, context=_BAR_CONTEXT),
         model_path=lambda model: ModelStore().resolve(model).path,
-        recorder=_recorder(services, out, threads),
+        recorder=recorder,
         threads=threads,
         rounds=rounds,
     )
-    for bar in all_bars(tools, only=chosen, models=names, demo_prompt=demo_prompt, drafter=drafter):
-        measured.append(bar)
-        services.note(f"{'passed' if bar.passed else 'FAILED'}: {bar.name}: {_value(bar)} ({bar.detail})")
+    runtime = runtime_tools(recorder, threads=threads, text=text, repeats=repeats)
+    found = all_bars(tools, only=chosen, models=names, demo_prompt=demo_prompt, drafter=drafter, runtime=runtime)
+    with _peer_errors():
+        for bar in found:
+            measured.append(bar)
+            services.note(f"{'passed' if bar.passed else 'FAILED'}: {bar.name}: {bar.told_value} ({bar.detail})")
     if not measured:
         raise CliError("no bar is measured with these --only and --models: add some")
     rows = [
-        ("passed" if bar.passed else "FAILED", bar.name, _value(bar), _limit(bar), _yes_no(bar.equal), bar.detail)
+        ("passed" if bar.passed else "FAILED", bar.name, bar.told_value, bar.told_limit, _yes_no(bar.equal), bar.detail)
         for bar in measured
     ]
     _print(services, markdown(("", "bar", "measured", "limit", "same tokens", "detail"), rows))
     if not all(bar.passed for bar in measured):
         raise typer.Exit(EXIT_FAILED)
+
+
+@contextmanager
+def _peer_errors() -> Iterator[None]:
+    """A peer that is missing or fails is one line; what was measured before is in the file."""
+    try:
+        yield
+    except PeerError as error:
+        raise CliError(str(error)) from None
 
 
 def _recorder(services: Services, out: Path, threads: int) -> Recorder:
@@ -231,14 +283,6 @@ def _counts(text: str, option: str) -> list[int]:
 
 def _print(services: Services, text: str) -> None:
     print(text, file=services.stdout, flush=True)
-
-
-def _value(bar: Bar) -> str:
-    return f"{bar.value:.1f} us" if bar.unit == "us" else f"{bar.value:.2f}x"
-
-
-def _limit(bar: Bar) -> str:
-    return f"< {bar.limit:.0f} us" if bar.unit == "us" else f">= {bar.limit:.2f}x"
 
 
 def _yes_no(value: bool | None) -> str:

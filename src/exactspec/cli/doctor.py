@@ -90,7 +90,8 @@ def examine(
         problems.append(
             f"{home} cannot be written: kernels compile at every start; set EXACTSPEC_HOME to another folder"
         )
-    if environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
+    compiler_off = environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+    if compiler_off:
         problems.append("NUMBA_DISABLE_JIT is set: unset it, the kernels exist only in compiled form")
 
     cpu, speed, compiled, identity = None, None, None, None
@@ -100,7 +101,7 @@ def examine(
         problems.append(str(error))
     if cpu is not None:
         try:
-            speed = bandwidth(cpu.threads)
+            speed = None if compiler_off else bandwidth(cpu.threads)
         except MemoryError:
             problems.append("too little memory is free to measure its bandwidth (256 MB are needed)")
         try:

@@ -6,8 +6,9 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -86,17 +87,45 @@ def describe_cpu(env: Mapping[str, str] | None = None) -> CpuInfo:
     return CpuInfo(_model_name(), llvm.get_host_cpu_name(), tuple(sorted(features)), supported, chosen, cores, cores)
 
 
-def read_bandwidth(threads: int, *, megabytes: int = 256, rounds: int = 5) -> float:
-    """Bytes per nanosecond (GB/s) that `threads` threads read together from memory: best of `rounds` sums."""
-    block = np.ones(megabytes * 2**20 // 8, dtype=np.int64)
-    parts = np.array_split(block, threads)
-    best = 0.0
-    for _ in range(rounds):
-        workers = [threading.Thread(target=part.max) for part in parts]
-        start = time.perf_counter()
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-        best = max(best, block.nbytes / (time.perf_counter() - start) / 1e9)
-    return best
+def in_parallel(work: Sequence[Callable[[], object]]) -> float:
+    """Seconds from the start to the last end of functions that run at once, each in a thread of its own. They must
+    leave Python's lock to be parallel."""
+    threads = [threading.Thread(target=function) for function in work]
+    start = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return time.perf_counter() - start
+
+
+class MemoryReader:
+    """Reads a block that no cache holds with `threads` threads, each its own contiguous part, by the kernels' loads.
+
+    Compiles at the first use in a process, about a second. Raises MemoryError if the block cannot be had, ValueError
+    if numba's compiler is switched off.
+    """
+
+    def __init__(self, threads: int, *, megabytes: int = 256) -> None:
+        import numba
+
+        if numba.config.DISABLE_JIT:
+            raise ValueError("NUMBA_DISABLE_JIT is set: unset it, the kernels exist only in compiled form")
+        from exactspec.target.kernels.peaks import READ_STEP, read_block
+
+        part = max(1, megabytes * 2**20 // threads // READ_STEP) * READ_STEP
+        self._read: Callable[[int, int], object] = read_block
+        self._block = np.ones(threads * part // 4, dtype=np.int32)  # written once, so that every page is there
+        self._parts = [(self._block.ctypes.data + i * part, part) for i in range(threads)]
+        self._read(self._block.ctypes.data, READ_STEP)
+
+    def read(self) -> float:
+        """GB/s of one pass over the block."""
+        seconds = in_parallel([partial(self._read, *part) for part in self._parts])
+        return self._block.nbytes / seconds / 1e9
+
+
+def read_bandwidth(threads: int, *, megabytes: int = 256, rounds: int = 8) -> float:
+    """Bytes per nanosecond (GB/s) that `threads` threads read together from memory: best of `rounds` passes."""
+    reader = MemoryReader(threads, megabytes=megabytes)
+    return max(reader.read() for _ in range(rounds))

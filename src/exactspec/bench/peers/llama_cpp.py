@@ -1,4 +1,5 @@
-"""llama.cpp as a peer: its plain greedy decoding of given token ids, in a child process driven over pipes.
+"""llama.cpp as a peer, in a child process driven over pipes: plain greedy decoding of given ids, one evaluation of
+several rows behind a context, and reading a prompt.
 
 The child waits between requests, so only one of the two engines works at a time.
 """
@@ -14,25 +15,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from exactspec.bench.peers.error import PeerError
 from exactspec.bench.rounds import Measurement
 
+__all__ = ["LlamaCppPeer", "PeerError"]
+
 _CHILD = Path(__file__).with_name("llama_cpp_child.py")
-
-
-class PeerError(RuntimeError):
-    """The peer cannot be run, or failed; one line that says what to do."""
 
 
 class LlamaCppPeer:
     """A child process that holds a GGUF file open in llama.cpp. A context manager; closing ends the child.
 
-    `threads`: for single tokens and for the prompt. `context`: tokens the child makes room for. `child`: the program
-    to run (tests pass their own). Raises PeerError if llama-cpp-python is missing or the file cannot be loaded.
+    `threads`: for single tokens and for the prompt. `context`: tokens that `decode` makes room for. `child`: the
+    program to run (tests pass their own). Raises PeerError if llama-cpp-python is missing or the file cannot be loaded.
     """
 
     __slots__ = ("_process", "info")
 
-    def __init__(self, model: Path, *, threads: int, context: int, child: Path = _CHILD) -> None:
+    def __init__(self, model: Path, *, threads: int, context: int = 0, child: Path = _CHILD) -> None:
         # -P: the child's folder holds this file, which must not hide the llama_cpp package.
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(child), str(model), str(threads), str(context)],
@@ -56,14 +56,34 @@ class LlamaCppPeer:
         """
         if len(ids) < 2 or tokens < 1:
             raise ValueError(f"at least 2 ids and 1 token are needed, got {len(ids)} and {tokens}")
-        self._send({"ids": list(ids), "tokens": tokens})
-        reply = self._receive()
+        reply = self._ask({"do": "decode", "ids": list(ids), "tokens": tokens})
         return Measurement(
             token_ids=tuple(reply["token_ids"]),
             prefill_s=reply["prefill_s"],
             decode_s=reply["decode_s"],
             extra={"peer": dict(self.info)},
         )
+
+    def fill(self, ids: Sequence[int], *, rows: int) -> None:
+        """Evaluate the ids and keep them as a context with room for `rows` rows; `time_rows` knows it by its length."""
+        reply = self._ask({"do": "fill", "ids": list(ids), "rows": rows})
+        if reply["length"] != len(ids):
+            raise PeerError(f"llama.cpp filled {reply['length']} of {len(ids)} tokens")
+
+    def time_rows(self, context: int, counts: Sequence[int], tokens: Sequence[int]) -> tuple[float, ...]:
+        """Seconds of one evaluation of the first n tokens, logits for each, behind a filled context, for every n in
+        `counts` in turn. The context stays as it is: the rows are taken out again. An untimed evaluation comes first.
+        """
+        if max(counts) > len(tokens) or min(counts) < 1:
+            raise ValueError(f"{len(tokens)} tokens do not make rows of {', '.join(map(str, counts))}")
+        reply = self._ask({"do": "rows", "context": context, "counts": list(counts), "tokens": list(tokens)})
+        if reply["length"] != context:
+            raise PeerError(f"llama.cpp's context of {context} tokens became {reply['length']}")
+        return tuple(reply["seconds"])
+
+    def prefill(self, ids: Sequence[int], *, batch: int) -> float:
+        """Seconds of reading the ids from an empty context, `batch` at a time, to the logits of the last one."""
+        return float(self._ask({"do": "prefill", "ids": list(ids), "batch": batch})["seconds"])
 
     def close(self) -> None:
         """End the child; safe to call twice."""
@@ -84,6 +104,10 @@ class LlamaCppPeer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        self._send(request)
+        return self._receive()
 
     def _send(self, request: Mapping[str, Any]) -> None:
         assert self._process.stdin is not None
