@@ -162,3 +162,11 @@ def test_mistakes_are_one_line(tmp_path: Path, words: list[str], message: str) -
     assert code == 2
     assert message in err.splitlines()[-1]
     assert "Traceback" not in err
+
+
+def test_what_is_missing_is_said_before_anything_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("exactspec.cli.bench.find_spec", lambda module: None if module == "llama_cpp" else module)
+    engine = FakeEngine(ids={"none": [1]}, s_per_token={"none": 1.0})
+    code, _, err = _command("bars", "--only", "propose,prefill,peer", "--out", str(tmp_path / "r"), engine=engine)
+    assert code == 2
+    assert "prefill, peer cannot be measured without llama_cpp: pip install 'exactspec[peers]'" in err

@@ -67,7 +67,7 @@ class Machine:
 
     def _run_products(self, rows: int, times: int) -> float:
         def work(b: _Buffers) -> Callable[[], object]:
-            return lambda: self._product(b.frames, b.weights, _WIDTH, self._group, b.activations, rows, b.out, times)
+            return lambda: self._product(b.frames, b.weights, _WIDTH, self._group, rows, b.out, times)
 
         return in_parallel([work(buffers) for buffers in self._buffers])
 
@@ -95,20 +95,28 @@ def _rate(seconds: Callable[[int], float], work: int) -> float:
 
 
 class _Buffers:
-    """One thread's operands. Activations have room for 4 bytes an input, more than any instruction set takes."""
+    """One thread's operands. Activations have room for 2 bytes an input, as the target's own."""
 
-    __slots__ = ("_owned", "activations", "frames", "out", "outputs", "weights")
+    __slots__ = ("_owned", "frames", "out", "outputs", "weights")
 
     def __init__(self, rows: int, group: int) -> None:
         rng = np.random.default_rng(0)
         groups = -(-_WIDTH // group)
         weights = rng.integers(0, 256, _UNIT * _WIDTH + 4096, dtype=np.uint8)
-        activations = rng.integers(0, 256, 4 * rows * _WIDTH, dtype=np.uint8)
+        activations = rng.integers(0, 256, 2 * rows * _WIDTH, dtype=np.uint8)
         scale = np.full(rows * groups, 1e-3, dtype=np.float32)
         offset = np.zeros(rows * groups, dtype=np.int32)
         self.outputs = np.zeros(rows * _UNIT, dtype=np.float32)
         self._owned: Sequence[np.ndarray[Any, Any]] = (weights, activations, scale, offset)
-        self.weights, self.activations, self.out = (x.ctypes.data for x in (weights, activations, self.outputs))
+        self.weights, self.out = weights.ctypes.data, self.outputs.ctypes.data
         self.frames = np.zeros(1, dtype=FRAME)
-        self.frames["scale"], self.frames["offset"] = scale.ctypes.data, offset.ctypes.data
-        self.frames["groups"] = groups
+        frame = {
+            "activations": activations.ctypes.data,
+            "activation_stride": 2 * _WIDTH,
+            "plane": _WIDTH,
+            "scale": scale.ctypes.data,
+            "offset": offset.ctypes.data,
+            "groups": groups,
+        }
+        for name, value in frame.items():
+            self.frames[name] = value

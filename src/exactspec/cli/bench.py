@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -27,6 +28,7 @@ from exactspec.target.named import DEFAULT_MODEL
 _BAR_CONTEXT = LONG + 64
 _KERNEL_CONTEXTS = (512, 2048, 8192)
 _PEERS = ("none", PEER)
+_EXTRAS = {"peers": ("llama_cpp", ("peer", "one-row", "prefill")), "hf": ("transformers", ("perplexity",))}
 _BUSY = 0.5  # load average, over one minute, of the rest of the machine when a run starts
 EXIT_FAILED = 1
 
@@ -188,6 +190,13 @@ def bars(
         raise CliError(f"{demo_prompt} is no file: run in a checkout, or name the demo's prompt with --demo-prompt")
     if "perplexity" in chosen and not text.is_file():
         raise CliError(f"{text} is no file: run in a checkout, or name a text with --text")
+    for extra, (module, its) in _EXTRAS.items():  # said now, and not after an hour of measuring
+        needing = [name for name in chosen if name in its]
+        if needing and find_spec(module) is None:
+            raise CliError(
+                f"{', '.join(needing)} cannot be measured without {module}: pip install 'exactspec[{extra}]', or leave "
+                "them out with --only"
+            )
 
     from exactspec.cli.bench_kernels import runtime_tools  # not needed for --help
     from exactspec.drafters import make_drafter

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from exactspec.target.kernels import products
+from exactspec.target.kernels import isa
 from exactspec.target.kernels import simd as v
 from exactspec.target.kernels.units import unit_product
 
@@ -68,24 +68,24 @@ def multiply_add_12(times, x):
 
 
 @njit(nogil=True, error_model="numpy")
-def _products(isa, frames, weights, width, group, a, rows, out, times):
+def _products(isa, frames, weights, width, group, rows, out, times):
     f = frames[0]
     for _ in range(times):
-        unit_product(isa, f, weights, width, group, 0, a, width, rows, out)
+        unit_product(isa, f, weights, width, group, 0, 0, rows, out)
 
 
 def unit_products(kind: str) -> Any:
-    """``run(frames, weights, width, group, a, rows, out, times)``: one unit of 32 channels over `width` inputs for
-    `rows` rows, `times` times, by the instruction set `kind`'s own tiles. Compiles on its first call."""
-    tag = getattr(products, kind.replace("-", "_"))
+    """``run(frames, weights, width, group, rows, out, times)``: one unit of 32 channels over `width` inputs for `rows`
+    rows of the frame's activations, `times` times, by the tiles of the instruction set `kind`. Compiles when called."""
+    tag = getattr(isa, kind.replace("-", "_"))
 
     @njit(nogil=True, error_model="numpy")
-    def run(frames, weights, width, group, a, rows, out, times):
-        _products(tag(), frames, weights, width, group, a, rows, out, times)
+    def run(frames, weights, width, group, rows, out, times):
+        _products(tag(), frames, weights, width, group, rows, out, times)
 
     return run
 
 
 def tallest_tile(kind: str) -> int:
     """Rows of the instruction set's tallest tile."""
-    return products.SHAPES[kind].rows
+    return isa.SHAPES[kind].rows
