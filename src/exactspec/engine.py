@@ -68,21 +68,31 @@ class Engine:
         threads: int | None = None,
         context: int | None = None,
         cache_dtype: str = "float32",
+        dtype: str | None = None,
+        device: str | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> Engine:
-        """An engine on a model given by name, path (GGUF file, safetensors folder) or Hugging Face id.
+        """An engine on a model given by name, path (GGUF file, safetensors folder) or Hugging Face id; ``hf:`` before a
+        folder or id runs it through transformers, in float and not bit-exact (docs/targets.md).
 
         `threads`: None takes all cores that this process may use. `context`: longest context in tokens; None takes
-        what the model states. `cache_dtype`: of keys and values. `progress`: called with a line of text for each slow
-        part.
+        what the model states. `cache_dtype`: of keys and values. `dtype` ("float32", "bfloat16") and `device` ("cpu",
+        "cuda"): for ``hf:`` models alone. `progress`: called with a line of text for each slow part.
         Raises ValueError if the model cannot be run or, with the figures, if it does not fit into memory.
         """
         from exactspec.memory import require_memory
         from exactspec.target.exact import ExactTarget
         from exactspec.target.hub import ModelStore
-        from exactspec.target.load import open_model
+        from exactspec.target.load import HF_PREFIX, open_float, open_model
         from exactspec.target.named import NAMED_MODELS
 
+        if name.startswith(HF_PREFIX):
+            if cache_dtype != "float32":
+                raise ValueError(f"{name}: keys and values have the model's dtype; leave cache_dtype as it is")
+            options: dict[str, Any] = {"dtype": dtype, "device": device, "threads": threads, "context": context}
+            return cls(*open_float(name, **options, progress=progress), draft=draft, speculation=speculation)
+        if dtype is not None or device is not None:
+            raise ValueError(f"dtype and device are for models run through transformers: hf:{name}")
         if (named := NAMED_MODELS.get(name)) is not None and not named.runnable:
             raise ValueError(f"{name}: {named.note}")  # said before a download, not after it
         tell = None if progress is None else _Milestones(progress)

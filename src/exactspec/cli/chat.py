@@ -41,6 +41,8 @@ def chat(
     threads: opt.Threads = None,
     context_length: opt.ContextLength = None,
     cache_dtype: opt.CacheDtype = "float32",
+    dtype: opt.Dtype = None,
+    device: opt.Device = None,
     no_color: opt.NoColor = False,
 ) -> None:
     """Talk with a model over several turns.
@@ -66,7 +68,14 @@ def chat(
     if system is not None:
         opt.check_text(system, "--system")
     engine = opt.load_engine(
-        services, model, speculation, threads=threads, context=context_length, cache_dtype=cache_dtype
+        services,
+        model,
+        speculation,
+        threads=threads,
+        context=context_length,
+        cache_dtype=cache_dtype,
+        dtype=dtype,
+        device=device,
     )
     if not engine.tokenizer.has_chat_template:
         raise CliError("this model has no chat template: use exactspec generate --raw")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
 from exactspec.cli.render import plural
 from exactspec.cli.services import EngineLike
@@ -14,12 +15,27 @@ from exactspec.cli.stream import Request, consume
 from exactspec.results import Completion
 
 
+class NearTiesLike(Protocol):
+    """The part of `exactspec.target.hf.NearTies` that is shown."""
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def smallest_gap(self) -> float: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """`plain[i]` and `drafted[i]` ran one after the other (pair i)."""
+    """`plain[i]` and `drafted[i]` ran one after the other (pair i). `near_ties`: of a float target, what it counted
+    since it was opened; None for one that is exact."""
 
     plain: tuple[Completion, ...]
     drafted: tuple[Completion, ...]
+    near_ties: NearTiesLike | None = None
 
     @property
     def first_difference(self) -> int | None:
@@ -53,7 +69,12 @@ class Comparison:
             "drafted_decode_s": [run.metrics.decode_s for run in self.drafted],
             "plain": median_run(self.plain).metrics.as_dict(),
             "drafted": median_run(self.drafted).metrics.as_dict(),
-        }
+        } | ({} if self.near_ties is None else {"near_ties": self._ties(self.near_ties)})
+
+    @staticmethod
+    def _ties(ties: NearTiesLike) -> dict[str, Any]:
+        gap = ties.smallest_gap
+        return {"rows": ties.rows, "count": ties.count, "smallest_gap": gap if math.isfinite(gap) else None}
 
     def lines(self) -> list[str]:
         """The report, for people."""
@@ -71,7 +92,15 @@ class Comparison:
         ratio = self.decode_ratio
         if ratio is not None:
             verdict += f"; decoding is {ratio:.2f}x as fast (median of {plural(len(self.plain), 'pair')})"
-        return [*lines, verdict]
+        return [*lines, verdict, *self._tie_lines()]
+
+    def _tie_lines(self) -> list[str]:
+        if (ties := self.near_ties) is None:
+            return []
+        return [
+            f"not bit-exact (float): {ties.count} of {plural(ties.rows, 'row')} were near-ties, where texts may part; "
+            f"smallest gap of the two best logits {ties.smallest_gap:.1e}"
+        ]
 
 
 def median_run(runs: tuple[Completion, ...]) -> Completion:
@@ -101,4 +130,5 @@ def compare(
                 return run
             runs[name].append(run)
             progress(f"pair {pair + 1}/{pairs} {name}: {run.metrics.decode_tokens_per_s:.1f} tok/s")
-    return Comparison(plain=tuple(runs["plain"]), drafted=tuple(runs["drafted"]))
+    ties: NearTiesLike | None = getattr(engine.target, "near_ties", None)
+    return Comparison(plain=tuple(runs["plain"]), drafted=tuple(runs["drafted"]), near_ties=ties)

@@ -61,6 +61,8 @@ def generate(
     threads: opt.Threads = None,
     context_length: opt.ContextLength = None,
     cache_dtype: opt.CacheDtype = "float32",
+    dtype: opt.Dtype = None,
+    device: opt.Device = None,
     json_output: opt.Json = False,
     compare_runs: Annotated[
         bool,
@@ -102,7 +104,14 @@ def generate(
         prediction = chomp(read_file(prediction_file, "--prediction-file", services))
 
     engine = opt.load_engine(
-        services, model, speculation, threads=threads, context=context_length, cache_dtype=cache_dtype
+        services,
+        model,
+        speculation,
+        threads=threads,
+        context=context_length,
+        cache_dtype=cache_dtype,
+        dtype=dtype,
+        device=device,
     )
     request = Request(prompt=fit_to_model(text, engine), params=params, speculation=speculation, prediction=prediction)
     painter = Painter(

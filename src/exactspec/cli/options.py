@@ -15,7 +15,8 @@ Model = Annotated[
         "-m",
         "--model",
         metavar="NAME",
-        help="Named model, GGUF file, safetensors folder or hub id; see: exactspec models.",
+        help="Named model, GGUF file, safetensors folder or hub id; see: exactspec models. "
+        "hf:FOLDER runs it through transformers.",
     ),
 ]
 Draft = Annotated[
@@ -56,6 +57,10 @@ ContextLength = Annotated[
     typer.Option("--context", metavar="N", help="Longest context in tokens (default: what the model states)."),
 ]
 CacheDtype = Annotated[str, typer.Option("--cache-dtype", metavar="T", help="How keys and values are stored.")]
+Dtype = Annotated[
+    str | None, typer.Option("--dtype", metavar="T", help="For hf: models: float32 (default) or bfloat16.")
+]
+Device = Annotated[str | None, typer.Option("--device", metavar="D", help="For hf: models: cpu (default) or cuda.")]
 NoColor = Annotated[bool, typer.Option("--no-color", help="No colours (NO_COLOR and FORCE_COLOR are respected too).")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
@@ -109,6 +114,8 @@ def load_engine(
     threads: int | None,
     context: int | None,
     cache_dtype: str,
+    dtype: str | None = None,
+    device: str | None = None,
 ) -> EngineLike:
     """Open the model; what takes long is said on stderr."""
     if threads is not None and threads < 1:
@@ -122,4 +129,5 @@ def load_engine(
         context=context,
         cache_dtype=cache_dtype,
         progress=services.note,
+        **{name: value for name, value in (("dtype", dtype), ("device", device)) if value is not None},
     )

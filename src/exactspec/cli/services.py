@@ -80,6 +80,8 @@ class OpenEngine(Protocol):
         context: int | None,
         cache_dtype: str,
         progress: Callable[[str], None],
+        dtype: str | None = None,
+        device: str | None = None,
     ) -> EngineLike: ...
 
 
@@ -91,12 +93,21 @@ def open_engine(
     context: int | None,
     cache_dtype: str,
     progress: Callable[[str], None],
+    dtype: str | None = None,
+    device: str | None = None,
 ) -> EngineLike:
     """The real engine. Imported here: numba and the kernels must not slow down ``--help``."""
     from exactspec.engine import Engine
 
     return Engine.from_pretrained(
-        name, draft=draft, threads=threads, context=context, cache_dtype=cache_dtype, progress=progress
+        name,
+        draft=draft,
+        threads=threads,
+        context=context,
+        cache_dtype=cache_dtype,
+        dtype=dtype,
+        device=device,
+        progress=progress,
     )
 
 

@@ -177,10 +177,10 @@ class ExactTarget:
         if not segments:
             return []
         with self._lock:
-            layouts = lay_out(segments, self.vocab_size, self.max_length)
+            layouts = lay_out(segments, self.vocab_size, self.max_length, cache_type=ExactCache)
             return self._forward(layouts)
 
-    def _forward(self, layouts: list[Layout]) -> list[SegmentRows]:
+    def _forward(self, layouts: list[Layout[ExactCache]]) -> list[SegmentRows]:
         """Write the frame, run it, read the results. In here every microsecond is paid at every step."""
         sizes, scratch = self.packed.sizes, self._scratch
         counts = [len(x.tokens) for x in layouts]

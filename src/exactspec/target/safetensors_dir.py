@@ -94,7 +94,7 @@ class SafetensorsSource:
     @property
     def sha256(self) -> str:
         if self._sha256 is None:
-            self._sha256 = _hash(self._files)
+            self._sha256 = hash_files(self._files)
         return self._sha256
 
     def matrix(self, name: str, start: int = 0, stop: int | None = None) -> FloatArray:
@@ -195,7 +195,8 @@ def _config(folder: Path, context: int | None) -> ModelConfig:
     return read_config(raw, context=context)
 
 
-def _hash(files: list[Path]) -> str:
+def hash_files(files: list[Path]) -> str:
+    """SHA-256 in hex of one file; of several, that of the lines ``sha256sum`` would print."""
     digests = []
     for file in files:
         with open(file, "rb") as stream:

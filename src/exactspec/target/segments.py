@@ -1,28 +1,29 @@
-"""Checking segments and laying their trees out for the kernels."""
+"""Checking segments and laying out their trees."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from exactspec.target.base import IntArray, Segment, Want
-from exactspec.target.cache import ExactCache
+from exactspec.target.base import Cache, IntArray, Segment, Want
 
 NONE, LOGITS = int(Want.NONE), int(Want.LOGITS)
+C = TypeVar("C", bound=Cache)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Layout:
+class Layout(Generic[C]):
     """One checked segment, in plain lists (most segments are short, and numpy's calls would cost more than the rows).
 
     `depths` [n]: position - cache length; `depth`: the largest. `paths` int64 [n, depth + 1]: row numbers of each
     row's ancestors, root first, itself last (rest 0); None for a chain.
     """
 
-    cache: ExactCache
+    cache: C
     tokens: list[int]
     parents: list[int]
     want: list[int]
@@ -41,13 +42,13 @@ def _ints(name: str, values: IntArray, index: int) -> list[int]:
     return whole
 
 
-def lay_out(segments: Sequence[Segment], vocab_size: int, max_length: int) -> list[Layout]:
-    """Check all segments before any work; ValueError says which one is wrong and how."""
+def lay_out(segments: Sequence[Segment], vocab_size: int, max_length: int, *, cache_type: type[C]) -> list[Layout[C]]:
+    """Check all segments before any work; ValueError says which one is wrong and how. `cache_type`: the target's."""
     seen: set[int] = set()
     layouts = []
     for i, segment in enumerate(segments):
         cache = segment.cache
-        if not isinstance(cache, ExactCache):
+        if not isinstance(cache, cache_type):
             raise ValueError(f"segment {i}: its cache is a {type(cache).__name__}; use this target's new_cache()")
         if id(cache) in seen:
             raise ValueError(f"segment {i}: a cache may occur once per forward")
@@ -56,7 +57,7 @@ def lay_out(segments: Sequence[Segment], vocab_size: int, max_length: int) -> li
     return layouts
 
 
-def _lay_out(i: int, segment: Segment, cache: ExactCache, vocab_size: int, max_length: int) -> Layout:
+def _lay_out(i: int, segment: Segment, cache: C, vocab_size: int, max_length: int) -> Layout[C]:
     tokens = _ints("tokens", segment.tokens, i)
     parents = _ints("parents", segment.parents, i)
     want = _ints("want", segment.want, i)
