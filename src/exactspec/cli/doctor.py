@@ -105,11 +105,11 @@ def examine(
         except MemoryError:
             problems.append("too little memory is free to measure its bandwidth (256 MB are needed)")
         try:
-            from exactspec.target.exact import identity_of
+            from exactspec.target.exact import default_accuracy, identity_of
             from exactspec.target.kernels.compile import are_compiled
 
             compiled = are_compiled(cpu, home)
-            identity = identity_of("", cpu, "float32", "narrow").rstrip("/")
+            identity = identity_of("", cpu, "float32", default_accuracy(cpu)).rstrip("/")
         except ImportError as error:
             problems.append(f"the kernels cannot be loaded ({error}): pip install --force-reinstall exactspec")
     return Report(

@@ -27,9 +27,10 @@ from exactspec.target.kernels.frame import (
     SEGMENT_FIELDS,
     private_bytes,
 )
+from exactspec.target.kernels.isa import SHAPES
 from exactspec.target.kernels.sync import MAX_THREADS
 from exactspec.target.pack import PackedModel, pack_model
-from exactspec.target.precision import ACCURACIES, KINDS, Wide
+from exactspec.target.precision import ACCURACIES, KINDS, NARROW_GROUP, WIDE_GROUP, Wide
 from exactspec.target.rope import RopeTable
 from exactspec.target.scratch import Scratch
 from exactspec.target.segments import Layout, lay_out
@@ -38,10 +39,6 @@ from exactspec.target.weights import WeightSource
 
 TOP_K = 8
 TOPK, LOGITS = int(Want.TOPK), int(Want.LOGITS)
-# Inputs that share an activation scale. Small groups keep outliers apart; normed rows have the worst ones.
-NORM_GROUP = 64
-ATTENDED_GROUP = 64
-INNER_GROUP = 128
 
 
 class ExactTarget:
@@ -49,7 +46,7 @@ class ExactTarget:
 
     `threads`: threads of a forward (default: all cores this process may use); they never change a bit.
     `context`: longest context in tokens (default: what the file states). `cache_dtype`: "float32".
-    `accuracy`: one of `precision.ACCURACIES`.
+    `accuracy`: one of `precision.ACCURACIES` (default: what costs this CPU nothing, or little).
     `progress`: called with one line when something takes long (compiling, packing).
     Raises ValueError on options out of range.
     """
@@ -64,14 +61,14 @@ class ExactTarget:
         threads: int | None = None,
         context: int | None = None,
         cache_dtype: str = "float32",
-        accuracy: str = "narrow",
+        accuracy: str | None = None,
         progress: Callable[[str], None] | None = None,
         cpu: CpuInfo | None = None,
         home: Path | None = None,
     ) -> None:
         if cache_dtype != "float32":
             raise ValueError(f"cache_dtype must be float32, got {cache_dtype!r}")
-        if accuracy not in ACCURACIES:
+        if accuracy is not None and accuracy not in ACCURACIES:
             raise ValueError(f"accuracy must be one of {', '.join(ACCURACIES)}, got {accuracy!r}")
         config = source.config
         if threads is not None and not 1 <= threads <= MAX_THREADS:
@@ -84,8 +81,9 @@ class ExactTarget:
         self.threads = min(self.cpu.threads, MAX_THREADS) if threads is None else threads
         kernels = load_kernels(self.cpu, home=home, progress=progress)
         self.packed = pack_model(source, kernels.pack_rows, self.threads)
-        self.wide = Wide.everywhere(config.num_layers, accuracy == "wide")
-        self.identity = identity_of(source.sha256, self.cpu, cache_dtype, accuracy)
+        self.accuracy = default_accuracy(self.cpu) if accuracy is None else accuracy
+        self.wide = Wide.everywhere(config.num_layers, self.accuracy == "wide")
+        self.identity = identity_of(source.sha256, self.cpu, cache_dtype, self.accuracy)
         self._lock = threading.Lock()
         self._rope = RopeTable(config, self.packed.sizes.half_pad)
         self._frames = np.zeros(1, dtype=FRAME)
@@ -94,15 +92,8 @@ class ExactTarget:
         self._scratch = Scratch()
         self._page_shape = PageShape(config.num_layers, config.num_kv_heads, self.packed.sizes.head_pad)
         sizes = self.packed.sizes
-        self._groups = max(
-            -(-width // group)
-            for width, group in (
-                (sizes.width_pad, NORM_GROUP),
-                (config.num_heads * sizes.head_pad, ATTENDED_GROUP),
-                (sizes.inner_pad, INNER_GROUP),
-            )
-        )
         self._widest = max(sizes.width_pad, sizes.inner_pad, config.num_heads * sizes.head_pad)
+        self._groups = -(-self._widest // NARROW_GROUP)
         self._group = config.num_heads // config.num_kv_heads
         first = len(MODEL_FIELDS)
         self._call = self._frames.view(np.uint8)[8 * first : 8 * (first + len(CALL_FIELDS))].view(np.int64)
@@ -159,9 +150,8 @@ class ExactTarget:
             "layer_bytes": self._page_shape.layer_bytes,
             "head_bytes": self._page_shape.head_bytes,
             "top_k": TOP_K,
-            "norm_group": NORM_GROUP,
-            "attended_group": ATTENDED_GROUP,
-            "inner_group": INNER_GROUP,
+            "narrow_group": NARROW_GROUP,
+            "wide_group": WIDE_GROUP,
             "groups": self._groups,
             "head_wide": self.wide.head,
             "activation_stride": 2 * self._widest,
@@ -296,6 +286,11 @@ def _layer_table(model: PackedModel, wide: Wide) -> np.ndarray[Any, Any]:
     return table
 
 
+def default_accuracy(cpu: CpuInfo) -> str:
+    """Wide activations where they take one product, bytes where they would take two."""
+    return "wide" if SHAPES[cpu.instruction_set].planes == 1 else "narrow"
+
+
 def identity_of(weights: str, cpu: CpuInfo, cache_dtype: str, accuracy: str) -> str:
     """What equal bits are promised for. `weights`: SHA-256 of the weights file in hex, of which 16 digits are kept."""
     import llvmlite
@@ -310,7 +305,7 @@ def identity_of(weights: str, cpu: CpuInfo, cache_dtype: str, accuracy: str) -> 
         f"numpy-{np.__version__}",  # sampling takes its exponentials
         f"{cpu.llvm_name}-{cpu.instruction_set}",
         f"cache-{cache_dtype}",
-        f"{accuracy}-groups-{NORM_GROUP}-{ATTENDED_GROUP}-{INNER_GROUP}",
+        f"{accuracy}-groups-{NARROW_GROUP}-{WIDE_GROUP}",
         weights[:16],
     )
     return "/".join(parts)

@@ -45,8 +45,6 @@ class Packer:
     def __init__(self, pack_rows: PackRows, channels: int, width: int, width_pad: int | None = None) -> None:
         self._pack_rows = pack_rows
         self.width_pad = padded(width, K_STEP) if width_pad is None else width_pad
-        if width * 127 * 255 >= 2**31:
-            raise ValueError(f"a matrix with {width} inputs would overflow 32-bit sums; at most 66,000 are supported")
         self._units = padded(channels, UNIT) // UNIT
         self._stored = np.full((self._units, self.width_pad // 4, UNIT, 4), 128, dtype=np.uint8)
         self._scale = np.ones(self._units * UNIT, dtype=np.float32)

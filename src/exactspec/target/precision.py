@@ -1,12 +1,18 @@
 """Which products take wide (16-bit) activations instead of bytes.
 
-A wide product is two exact integer products instead of one (with AVX2 one still, see kernels.isa). It is worth that
-where activations have outliers.
+Activations have one scale per row and group of inputs. A wide product is two exact integer products instead of one
+(with AVX2 one still, see kernels.isa), but its groups are longer. It is worth that where activations have outliers.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+NARROW_GROUP = 64
+"""Inputs that share a scale, a byte each. Small groups keep outliers apart."""
+
+WIDE_GROUP = 256
+"""Inputs that share a scale of 16-bit activations: the longest group whose sums fit 32 bits."""
 
 KINDS = ("qkv", "o", "gate_up", "down")
 """The products of a layer, in the order of `Wide.layers`."""

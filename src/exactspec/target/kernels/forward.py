@@ -43,10 +43,11 @@ LAYER_BYTES = 8 * len(LAYER)
 
 
 @njit(nogil=True, error_model="numpy")
-def quantise(isa, f, row, values, width, group, wide):
+def quantise(isa, f, row, values, width, wide):
     """`values` float32 [width] become row `row` of the activations."""
     cell = 4 * row * f.groups
     q = f.activations + row * f.activation_stride
+    group = f.wide_group if wide else f.narrow_group
     quantise_row(isa, values, width, group, wide, q, f.plane, f.scale + cell, f.offset + cell)
 
 
@@ -55,13 +56,13 @@ def norm_phase(isa, f, weight, wide, threads, thread):
     for r in range(share_start(f.rows, threads, thread), share_start(f.rows, threads, thread + 1)):
         normed = f.normed + 4 * r * f.width_pad
         norm_row(f.x + 4 * r * f.width_pad, weight, f.width, f.width_pad, f.eps, normed)
-        quantise(isa, f, r, normed, f.width_pad, f.norm_group, wide)
+        quantise(isa, f, r, normed, f.width_pad, wide)
 
 
 @njit(nogil=True, error_model="numpy")
-def quantise_phase(isa, f, values, width, group, wide, threads, thread):
+def quantise_phase(isa, f, values, width, wide, threads, thread):
     for r in range(share_start(f.rows, threads, thread), share_start(f.rows, threads, thread + 1)):
-        quantise(isa, f, r, values + 4 * r * width, width, group, wide)
+        quantise(isa, f, r, values + 4 * r * width, width, wide)
 
 
 @njit(nogil=True, error_model="numpy")
@@ -96,7 +97,7 @@ def layer_forward(isa, f, layer, threads, thread):
         task = next_unit(team, 1, f.tasks, threads, thread)
     barrier(team, threads)
 
-    quantise_phase(isa, f, f.attended, attended, f.attended_group, o_wide, threads, thread)
+    quantise_phase(isa, f, f.attended, attended, o_wide, threads, thread)
     reset_counter(team, 1, thread)
     barrier(team, threads)
 
@@ -104,7 +105,7 @@ def layer_forward(isa, f, layer, threads, thread):
     units = (f.width + UNIT - 1) // UNIT
     unit = next_unit(team, 0, units, threads, thread)
     while unit >= 0:
-        residual_unit(isa, f, unit, weights, scales, attended, f.attended_group, o_wide, private)
+        residual_unit(isa, f, unit, weights, scales, attended, o_wide, private)
         unit = next_unit(team, 0, units, threads, thread)
     barrier(team, threads)
 
@@ -121,14 +122,14 @@ def layer_forward(isa, f, layer, threads, thread):
     barrier(team, threads)
 
     reset_counter(team, 1, thread)
-    quantise_phase(isa, f, f.inner, f.inner_pad, f.inner_group, down_wide, threads, thread)
+    quantise_phase(isa, f, f.inner, f.inner_pad, down_wide, threads, thread)
     barrier(team, threads)
 
     weights, scales = v.load_i64s(table + 8 * DOWN), v.load_i64s(table + 8 * DOWN_SCALE)
     units = (f.width + UNIT - 1) // UNIT
     unit = next_unit(team, 0, units, threads, thread)
     while unit >= 0:
-        residual_unit(isa, f, unit, weights, scales, f.inner_pad, f.inner_group, down_wide, private)
+        residual_unit(isa, f, unit, weights, scales, f.inner_pad, down_wide, private)
         unit = next_unit(team, 0, units, threads, thread)
     barrier(team, threads)
     reset_counter(team, 0, thread)
@@ -142,7 +143,7 @@ def head_forward(isa, f, threads, thread):
     barrier(team, threads)
     for r in range(share_start(f.asked, threads, thread), share_start(f.asked, threads, thread + 1)):
         row = v.load_i64s(f.asked_rows + 8 * r)
-        quantise(isa, f, r, f.normed + 4 * row * f.width_pad, f.width_pad, f.norm_group, f.head_wide)
+        quantise(isa, f, r, f.normed + 4 * row * f.width_pad, f.width_pad, f.head_wide)
     values = f.best_value + 4 * thread * f.asked * f.top_k
     ids = f.best_id + 8 * thread * f.asked * f.top_k
     for i in range(f.asked * f.top_k):

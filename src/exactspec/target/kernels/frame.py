@@ -63,9 +63,8 @@ MODEL_FIELDS = (
     "layer_bytes",  # of a page
     "head_bytes",
     "top_k",  # capacity of the best lists
-    "norm_group",  # inputs per group: of normed rows (query-key-value, gate-up, head)
-    "attended_group",  # of the attention's output
-    "inner_group",  # of the gated rows
+    "narrow_group",  # inputs that share a scale of activations, a byte each
+    "wide_group",  # the same of wide activations
     "groups",  # capacity of the tables `scale` and `offset`, in groups a row
     "activation_stride",  # bytes of a row of activations
     "plane",  # bytes between the planes of wide ones

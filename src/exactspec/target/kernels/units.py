@@ -18,12 +18,13 @@ SEGMENT_BYTES = 8 * len(SEGMENT)
 
 
 @njit(nogil=True, error_model="numpy")
-def unit_product(isa, f, weights, width, group, wide, unit, rows, out):
+def unit_product(isa, f, weights, width, wide, unit, rows, out):
     """out float32 [rows, 32] = the unit's channels for the first `rows` rows of activations, without the channels'
-    scales; weights are read once from memory. Activations, their scales and offsets are the frame's, in groups of
-    `group` inputs, wide ones if `wide`."""
+    scales; weights are read once from memory. Activations, their scales and offsets are the frame's, wide ones if
+    `wide`."""
     w = weights + unit * UNIT * width
     quads = width // 4
+    group = f.wide_group if wide else f.narrow_group
     tallest = most_wide_rows(isa) if wide else most_rows(isa)
     passes = (rows + tallest - 1) // tallest
     step = quads if passes == 1 and near(isa) else K_BLOCK // group * group // 4
@@ -59,7 +60,7 @@ def clamped(x):
 def qkv_unit(isa, f, layer, unit, weights, scales, bias, wide, out):
     """One unit of the query, key and value products for all rows: rotate, then queries to scratch, keys and values
     to the cache. A unit of a query or key holds 16 dimensions and their 16 rotary partners."""
-    unit_product(isa, f, weights, f.width_pad, f.norm_group, wide, unit, f.rows, out)
+    unit_product(isa, f, weights, f.width_pad, wide, unit, f.rows, out)
     units = f.head_pad // UNIT
     head, sub = unit // units, unit % units
     low, high = 16 * sub, f.half_pad + 16 * sub
@@ -101,9 +102,9 @@ def qkv_unit(isa, f, layer, unit, weights, scales, bias, wide, out):
 
 
 @njit(nogil=True, error_model="numpy")
-def residual_unit(isa, f, unit, weights, scales, width, group, wide, out):
+def residual_unit(isa, f, unit, weights, scales, width, wide, out):
     """One unit of an output or down projection for all rows, added to x."""
-    unit_product(isa, f, weights, width, group, wide, unit, f.rows, out)
+    unit_product(isa, f, weights, width, wide, unit, f.rows, out)
     ws = scales + 4 * UNIT * unit
     for r in range(f.rows):
         x = f.x + 4 * (r * f.width_pad + UNIT * unit)
@@ -116,7 +117,7 @@ def residual_unit(isa, f, unit, weights, scales, width, group, wide, out):
 @njit(nogil=True, error_model="numpy")
 def gated_unit(isa, f, unit, weights, scales, wide, out):
     """One unit of gate and up (16 channels each) for all rows: inner = silu(gate) * up (SwiGLU, arXiv 2002.05202)."""
-    unit_product(isa, f, weights, f.width_pad, f.norm_group, wide, unit, f.rows, out)
+    unit_product(isa, f, weights, f.width_pad, wide, unit, f.rows, out)
     ws = scales + 4 * UNIT * unit
     one, log2e = v.splat(np.float32(1)), v.splat(np.float32(-1.4426950408889634))
     for r in range(f.rows):
@@ -130,7 +131,7 @@ def gated_unit(isa, f, unit, weights, scales, wide, out):
 @njit(nogil=True, error_model="numpy")
 def head_unit(isa, f, unit, out, values, ids):
     """One unit of the head for the asked rows: logits where wanted, and the thread's best ids so far."""
-    unit_product(isa, f, f.head, f.width_pad, f.norm_group, f.head_wide, unit, f.asked, out)
+    unit_product(isa, f, f.head, f.width_pad, f.head_wide, unit, f.asked, out)
     ws = f.head_scale + 4 * UNIT * unit
     for r in range(f.asked):
         slot = v.load_i64s(f.logits_slot + 8 * r)
