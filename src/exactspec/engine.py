@@ -85,6 +85,7 @@ class Engine:
         from exactspec.target.hub import ModelStore
         from exactspec.target.load import HF_PREFIX, open_float, open_model
         from exactspec.target.named import NAMED_MODELS
+        from exactspec.target.packed_store import PackedStore
 
         if name.startswith(HF_PREFIX):
             if cache_dtype != "float32":
@@ -97,7 +98,7 @@ class Engine:
             raise ValueError(f"{name}: {named.note}")  # said before a download, not after it
         tell = None if progress is None else _Milestones(progress)
         found = ModelStore().resolve(name, progress=tell)
-        model = open_model(found.path, context=context, sha256=found.sha256)
+        model = open_model(found.path, context=context, sha256=found.sha256, packed=PackedStore())
         with closing(model.source) as source:
             require_memory(source.config, context=context, cache_dtype=cache_dtype)
             target = ExactTarget(source, threads=threads, context=context, cache_dtype=cache_dtype, progress=progress)

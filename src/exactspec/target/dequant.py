@@ -272,6 +272,8 @@ def dequantise(raw: Bytes, kind: gguf.GGMLQuantizationType, half: FloatArray) ->
     kernel = _KERNELS.get(kind)
     if kernel is None:
         values = np.ascontiguousarray(gguf.quants.dequantize(np.ascontiguousarray(raw), kind), dtype=np.float32)
+        if not values.flags.writeable:  # float32 is the file's own memory, which compiled callers do not take
+            values = values.copy()
         return values, all_finite(values)
     weights, size = gguf.GGML_QUANT_SIZES[kind]
     blocks = np.ascontiguousarray(raw).reshape(-1, size)

@@ -29,7 +29,8 @@ from exactspec.target.kernels.frame import (
 )
 from exactspec.target.kernels.isa import SHAPES
 from exactspec.target.kernels.sync import MAX_THREADS
-from exactspec.target.pack import PackedModel, pack_model
+from exactspec.target.pack import PackedModel
+from exactspec.target.packed_source import load_packed
 from exactspec.target.precision import ACCURACIES, KINDS, NARROW_GROUP, WIDE_GROUP, Wide
 from exactspec.target.rope import RopeTable
 from exactspec.target.scratch import Scratch
@@ -80,7 +81,7 @@ class ExactTarget:
         self.max_length = config.max_position if context is None else min(context, config.max_position)
         self.threads = min(self.cpu.threads, MAX_THREADS) if threads is None else threads
         kernels = load_kernels(self.cpu, home=home, progress=progress)
-        self.packed = pack_model(source, kernels.pack_rows, self.threads)
+        self.packed = load_packed(source, kernels.pack_rows, self.threads, progress=progress)
         self.accuracy = default_accuracy(self.cpu) if accuracy is None else accuracy
         self.wide = Wide.everywhere(config.num_layers, self.accuracy == "wide")
         self.identity = identity_of(source.sha256, self.cpu, cache_dtype, self.accuracy)

@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from exactspec.target.base import Target
-from exactspec.target.gguf_file import GgufSource
-from exactspec.target.safetensors_dir import SafetensorsSource
+from exactspec.target.packed_source import PackedSource
+from exactspec.target.packed_store import ModelKey, PackedStore, file_stamp
+from exactspec.target.plain import fingerprint
 from exactspec.target.tokenizer import Tokenizer
-from exactspec.target.tokenizer_gguf import gguf_tokenizer
-from exactspec.target.tokenizer_json import folder_tokenizer
+from exactspec.target.tokenizer_gguf import GgufVocabulary, gguf_vocabulary, tokenizer_of
 from exactspec.target.weights import WeightSource
+
+if TYPE_CHECKING:
+    from exactspec.target.gguf_file import GgufSource
+
+_CHECKING_THREADS = 2
 
 HF_PREFIX = "hf:"
 """Before a folder or hub id: run it through transformers, in float."""
@@ -26,12 +32,16 @@ class OpenModel:
     tokenizer: Tokenizer
 
 
-def open_model(path: Path | str, *, context: int | None = None, sha256: str | None = None) -> OpenModel:
+def open_model(
+    path: Path | str, *, context: int | None = None, sha256: str | None = None, packed: PackedStore | None = None
+) -> OpenModel:
     """Open a GGUF file, or a folder with config.json, ``*.safetensors`` and tokenizer.json.
 
     Reads headers and the tokenizer only, a second or less; weights come matrix by matrix from ``source``.
     `context`: tokens in use, which decides whether a sliding window matters (None: all that the file allows).
     `sha256`: hash of the weights file, where it is known; otherwise it is computed when first asked for.
+    `packed`: where packed models are kept. Then ``source`` is a `PackedSource`, and a GGUF file that is kept there is
+    not opened at all.
 
     >>> model = open_model("smollm2-135m.gguf")                  # doctest: +SKIP
     >>> model.source.matrix("layers.0.q").shape                  # doctest: +SKIP
@@ -43,10 +53,8 @@ def open_model(path: Path | str, *, context: int | None = None, sha256: str | No
     path = Path(path)
     try:
         if path.is_dir():
-            folder = SafetensorsSource(path, context=context, sha256=sha256)
-            return OpenModel(folder, folder_tokenizer(path, folder.config.vocab_size))
-        source = GgufSource(path, context=context, sha256=sha256)
-        return OpenModel(source, gguf_tokenizer(source.header.metadata, source.config.vocab_size))
+            return _open_folder(path, context, sha256, packed)
+        return _open_gguf(path, context, sha256, packed)
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror or error}") from None
     except ValueError as error:
@@ -80,3 +88,85 @@ def open_float(
         context=context,
         progress=progress,
     )
+
+
+def _open_gguf(path: Path, context: int | None, sha256: str | None, packed: PackedStore | None) -> OpenModel:
+    if packed is None:
+        source, vocabulary = _read_gguf(path, context, sha256)
+        return OpenModel(source, tokenizer_of(vocabulary))
+    sha256 = sha256 or packed.known_hash(path)
+    entry = packed.find(ModelKey(sha256), threads=_CHECKING_THREADS) if sha256 else None
+    if entry is not None and entry.vocabulary is not None and entry.covers(context):
+        kept = PackedSource(
+            lambda: _read_gguf(path, context, sha256)[0],
+            store=packed,
+            key=ModelKey(entry.manifest.sha256),
+            origin=path,
+            config=entry.config,
+            context=entry.manifest.context,
+            vocabulary=entry.vocabulary,
+            entry=entry,
+        )
+        return OpenModel(kept, tokenizer_of(entry.vocabulary))
+    source, vocabulary = _read_gguf(path, context, sha256)
+    tokenizer = tokenizer_of(vocabulary)
+    fresh = PackedSource(
+        lambda: source,
+        store=packed,
+        key=ModelKey(_hash(path, source, sha256, packed)),
+        origin=path,
+        config=source.config,
+        context=_accepted(path, context, source),
+        vocabulary=vocabulary,
+        entry=entry,
+    )
+    return OpenModel(fresh, tokenizer)
+
+
+def _read_gguf(path: Path, context: int | None, sha256: str | None) -> tuple[GgufSource, GgufVocabulary]:
+    from exactspec.target.gguf_file import GgufSource  # what a kept model does not need is imported where it is used
+
+    source = GgufSource(path, context=context, sha256=sha256)
+    return source, gguf_vocabulary(source.header.metadata, source.config.vocab_size)
+
+
+def _accepted(path: Path, context: int | None, source: GgufSource) -> int | None:
+    """The longest context that the file is known to be usable for, as it was opened; None: all that it allows."""
+    from exactspec.target.gguf_file import GgufSource
+
+    if context is None:
+        return None
+    try:
+        whole = GgufSource(path, sha256="")
+    except ValueError:
+        return context
+    whole.close()
+    return None if fingerprint(whole.config) == fingerprint(source.config) else context
+
+
+def _open_folder(path: Path, context: int | None, sha256: str | None, packed: PackedStore | None) -> OpenModel:
+    from exactspec.target.safetensors_dir import SafetensorsSource
+    from exactspec.target.tokenizer_json import folder_tokenizer
+
+    if packed is not None:
+        sha256 = sha256 or packed.known_hash(path)
+    source = SafetensorsSource(path, context=context, sha256=sha256)
+    tokenizer = folder_tokenizer(path, source.config.vocab_size)
+    if packed is None:
+        return OpenModel(source, tokenizer)
+    # The hash of a folder is of its weights; what else decides is in the configuration.
+    key = ModelKey(_hash(path, source, sha256, packed), extra=fingerprint(source.config))
+    entry = packed.find(key, threads=_CHECKING_THREADS)
+    kept = PackedSource(
+        lambda: source, store=packed, key=key, origin=path, config=source.config, context=None, entry=entry
+    )
+    return OpenModel(kept, tokenizer)
+
+
+def _hash(path: Path, source: WeightSource, sha256: str | None, packed: PackedStore) -> str:
+    if sha256 is not None:
+        return sha256
+    stamp = file_stamp(path)
+    found = source.sha256
+    packed.remember_hash(path, found, stamp)
+    return found

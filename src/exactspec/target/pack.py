@@ -6,10 +6,11 @@ per channel loses a little; docs/numerics.md states how much.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -125,15 +126,35 @@ def plain_places(heads: int, head_dim: int, head_pad: int, first_head: int) -> n
 
 def pack_model(source: WeightSource, pack_rows: PackRows, threads: int) -> PackedModel:
     """Read, quantise and pack, matrix by matrix, `threads` layers or blocks of the tables at a time."""
+    return from_parts(source.config, dict(pack_parts(source, pack_rows, threads)))
+
+
+def pack_parts(source: WeightSource, pack_rows: PackRows, threads: int) -> Iterator[tuple[str, Any]]:
+    """The parts of a `PackedModel` by name as they are done: ``layers.0``, ... and its other fields. At most `threads`
+    layers are ahead of who takes them, so that a part that was written to disk need not stay in memory."""
     c = source.config
     if c.head_dim % 2:
         raise ValueError(f"head size {c.head_dim} is odd: rotary embedding needs pairs")
     sizes = Sizes.of(c)
     with ThreadPoolExecutor(threads) as pool:
-        layers = list(pool.map(lambda i: _pack_layer(source, pack_rows, c, sizes, f"layers.{i}."), range(c.num_layers)))
-        head = _pack_table(source, pack_rows, pool, "embed" if c.tied_head else "head", c, sizes)
-        embed = head if c.tied_head else _pack_table(source, pack_rows, pool, "embed", c, sizes)
-    return PackedModel(c, sizes, layers, embed, _vector(source.vector("norm"), sizes.width_pad), head)
+        ahead: deque[Future[Layer]] = deque()
+        for i in range(c.num_layers + threads):
+            if i < c.num_layers:
+                ahead.append(pool.submit(_pack_layer, source, pack_rows, c, sizes, f"layers.{i}."))
+            if i >= threads:
+                yield f"layers.{i - threads}", ahead.popleft().result()
+        yield "head", _pack_table(source, pack_rows, pool, "embed" if c.tied_head else "head", c, sizes)
+        if not c.tied_head:
+            yield "embed", _pack_table(source, pack_rows, pool, "embed", c, sizes)
+    yield "final_norm", _vector(source.vector("norm"), sizes.width_pad)
+
+
+def from_parts(config: ModelConfig, parts: Mapping[str, Any]) -> PackedModel:
+    """The model of what `pack_parts` gave. KeyError if a part is missing."""
+    fields = {name: part for name, part in parts.items() if not name.startswith("layers.")}
+    layers = [parts[f"layers.{i}"] for i in range(config.num_layers)]
+    fields.setdefault("embed", fields["head"])
+    return PackedModel(config=config, sizes=Sizes.of(config), layers=layers, **fields)
 
 
 def _vector(x: FloatArray, size: int) -> FloatArray:

@@ -1,4 +1,8 @@
-"""The tokenizer of a GGUF file: byte-level BPE, or SentencePiece BPE with byte fallback."""
+"""The tokenizer of a GGUF file: byte-level BPE, or SentencePiece BPE with byte fallback.
+
+A header's metadata becomes a `GgufVocabulary`, which is plain arrays and can be kept on disk; a tokenizer is made of
+that, whether it was just read or kept.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,12 @@ from enum import IntEnum
 from typing import Any
 
 import numpy as np
-from tokenizers import AddedToken, Tokenizer, models
+import numpy.typing as npt
 
-from exactspec.target.byte_level import BpeEncoder, byte_alphabet, byte_of, decode, encoded
+from exactspec.target.bpe import BpeTables, ByteLevelBpe, bpe_tables
+from exactspec.target.byte_level import byte_alphabet, byte_of, decode, encoded
 from exactspec.target.chat import ChatTemplate
-from exactspec.target.pretokenize import PreTokenizer, pre_tokenizer
+from exactspec.target.pretokenize import pre_tokenizer
 from exactspec.target.sentencepiece_bpe import SPACE, SentencePieceBpe
 from exactspec.target.tokenizer_file import END_TEXTS, Control, Encoder, FileTokenizer, end_ids, looks_special
 
@@ -36,8 +41,42 @@ class _Kind(IntEnum):
     BYTE = 6
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Scored:
+    """A SentencePiece vocabulary's own part. `scores` float64, one per token."""
+
+    scores: npt.NDArray[np.float64]
+    space_prefix: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GgufVocabulary:
+    """All that a tokenizer is made of. `texts` uint8: the tokens' texts in UTF-8, one behind the other; text i ends at
+    ``ends[i]`` (int64). `kinds` uint8: their types. One of `merges` and `scored` is there. `template`: the chat
+    template's source. `variables`: special tokens that a template may name, and their ids."""
+
+    texts: npt.NDArray[np.uint8]
+    ends: npt.NDArray[np.int64]
+    kinds: npt.NDArray[np.uint8]
+    merges: BpeTables | None
+    scored: Scored | None
+    eos_ids: tuple[int, ...]
+    bos_id: int | None
+    template: str | None
+    variables: Mapping[str, int]
+
+    def text(self, id: int) -> bytes:
+        """UTF-8 of one token's text, or whatever bytes the file holds there."""
+        return self.texts[self.ends[id - 1] if id else 0 : self.ends[id]].tobytes()
+
+    def ids(self, *kinds: _Kind) -> list[int]:
+        """Ids of these types, increasing."""
+        ids: list[int] = np.flatnonzero(np.isin(self.kinds, kinds)).tolist()
+        return ids
+
+
 @dataclass(frozen=True, slots=True)
-class _Vocabulary:
+class _Read:
     texts: Sequence[str]
     kinds: list[int]
     metadata: Mapping[str, Any]
@@ -56,37 +95,67 @@ def gguf_tokenizer(metadata: Mapping[str, Any], vocab_size: int) -> FileTokenize
 
     Raises ValueError on a vocabulary that is missing, of another size, or of a kind unknown here (named).
     """
-    vocabulary = _vocabulary(metadata, vocab_size)
-    texts, kinds = vocabulary.texts, vocabulary.kinds
-    controls = [Control(texts[id], id) for id, kind in enumerate(kinds) if kind in (_Kind.CONTROL, _Kind.UNKNOWN)]
-    model = str(vocabulary.get("model", ""))
+    return tokenizer_of(gguf_vocabulary(metadata, vocab_size))
+
+
+def gguf_vocabulary(metadata: Mapping[str, Any], vocab_size: int) -> GgufVocabulary:
+    """The vocabulary of a GGUF header; errors as in `gguf_tokenizer`."""
+    read = _read(metadata, vocab_size)
+    texts, kinds = read.texts, read.kinds
+    model = str(read.get("model", ""))
+    merges, scored = None, None
     if model == "gpt2":
-        pre = pre_tokenizer(str(vocabulary.get("pre", "")))
-        encoder, piece, bos = *_byte_level(vocabulary, pre), pre.bos
+        pre = str(read.get("pre", ""))
+        bos = pre_tokenizer(pre).bos
+        merges = _merges(read, pre)
     elif model == "llama":
-        encoder, piece, bos = *_sentencepiece(vocabulary), True
+        bos = True
+        scored = _scored(read)
     else:
         raise ValueError(f"tokenizer {model!r} is not supported (gpt2 and llama are)")
+    data = [encoded(text) for text in texts]
     source = metadata.get("tokenizer.chat_template")
-    variables = {name: id for name, key in _SPECIAL_VARIABLES.items() if (id := vocabulary.id(key)) is not None}
+    controls = [Control(texts[id], id) for id, kind in enumerate(kinds) if kind in (_Kind.CONTROL, _Kind.UNKNOWN)]
+    ends = end_ids(controls, [read.id(key) for key in ("eos_token_id", "eot_token_id", "eom_token_id")])
+    return GgufVocabulary(
+        texts=np.frombuffer(b"".join(data), dtype=np.uint8),
+        ends=np.cumsum([len(text) for text in data], dtype=np.int64),
+        kinds=np.array(kinds).clip(0, 255).astype(np.uint8),
+        merges=merges,
+        scored=scored,
+        eos_ids=tuple(sorted(ends)),
+        bos_id=read.id("bos_token_id") if read.get("add_bos_token", bos) else None,
+        template=str(source) if source else None,
+        variables={name: id for name, key in _SPECIAL_VARIABLES.items() if (id := read.id(key)) is not None},
+    )
+
+
+def tokenizer_of(vocabulary: GgufVocabulary) -> FileTokenizer:
+    """The tokenizer of a vocabulary. Raises ValueError if its parts do not fit together."""
+
+    def text(id: int) -> str:
+        return vocabulary.text(id).decode("utf-8", "surrogateescape")
+
+    controls = [Control(text(id), id) for id in vocabulary.ids(_Kind.CONTROL, _Kind.UNKNOWN)]
+    encoder, piece = _byte_level(vocabulary) if vocabulary.merges is not None else _sentencepiece(vocabulary)
     return FileTokenizer(
         encoder=encoder,
         piece=piece,
-        vocab_size=vocab_size,
+        vocab_size=len(vocabulary.ends),
         controls=controls,
-        eos_ids=end_ids(controls, [vocabulary.id(key) for key in ("eos_token_id", "eot_token_id", "eom_token_id")]),
-        bos_id=vocabulary.id("bos_token_id") if vocabulary.get("add_bos_token", bos) else None,
+        eos_ids=frozenset(vocabulary.eos_ids),
+        bos_id=vocabulary.bos_id,
         template=None
-        if not source
+        if vocabulary.template is None
         else ChatTemplate(
-            str(source),
+            vocabulary.template,
             [control.text for control in controls],
-            {name: texts[id] for name, id in variables.items()},
+            {name: text(id) for name, id in vocabulary.variables.items()},
         ),
     )
 
 
-def _vocabulary(metadata: Mapping[str, Any], vocab_size: int) -> _Vocabulary:
+def _read(metadata: Mapping[str, Any], vocab_size: int) -> _Read:
     texts = metadata.get(_PREFIX + "tokens")
     if not isinstance(texts, list) or not texts:
         raise ValueError("the file has no vocabulary (tokenizer.ggml.tokens)")
@@ -96,58 +165,57 @@ def _vocabulary(metadata: Mapping[str, Any], vocab_size: int) -> _Vocabulary:
     kinds: list[int] = [int(_Kind.NORMAL)] * len(texts) if stated is None else np.asarray(stated).tolist()
     if len(kinds) != len(texts):
         raise ValueError(f"the vocabulary has {len(texts)} tokens and {len(kinds)} token types")
-    vocabulary = _Vocabulary(texts, kinds, metadata)
+    read = _Read(texts, kinds, metadata)
     # Old conversions type the end of a turn as an ordinary added token, or type nothing.
     added = int(_Kind.NORMAL if stated is None else _Kind.USER_DEFINED)
     for id, kind in enumerate(kinds):
         if kind == added and (texts[id] in END_TEXTS or looks_special(texts[id])):
             kinds[id] = _Kind.CONTROL
     for key in ("bos_token_id", "eos_token_id", "eot_token_id"):
-        special = vocabulary.id(key)
+        special = read.id(key)
         if special is not None and kinds[special] != _Kind.UNKNOWN:
             kinds[special] = _Kind.CONTROL
-    return vocabulary
+    return read
 
 
-def _byte_level(vocabulary: _Vocabulary, pre: PreTokenizer) -> tuple[Encoder, Callable[[int], bytes]]:
-    raw = vocabulary.get("merges")
-    if not isinstance(raw, list):
+def _merges(read: _Read, pre: str) -> BpeTables:
+    merges = read.get("merges")
+    if not isinstance(merges, list):
         raise ValueError("the file has no merges (tokenizer.ggml.merges)")
-    texts, kinds, ordinary, defined = vocabulary.texts, vocabulary.kinds, int(_Kind.NORMAL), int(_Kind.USER_DEFINED)
-    ids = {text: id for id, (text, kind) in enumerate(zip(texts, kinds, strict=True)) if kind in (ordinary, defined)}
-    added = [AddedToken(texts[id], normalized=False) for id, kind in enumerate(kinds) if kind == defined]
-    merges = [tuple(merge.split(" ", 1)) for merge in raw]
-    alphabet = byte_alphabet()
+    wanted = (int(_Kind.NORMAL), int(_Kind.USER_DEFINED))
+    ids = {text: id for id, (text, kind) in enumerate(zip(read.texts, read.kinds, strict=True)) if kind in wanted}
+    return bpe_tables(pre, ids, merges)
+
+
+def _byte_level(vocabulary: GgufVocabulary) -> tuple[Encoder, Callable[[int], bytes]]:
+    assert vocabulary.merges is not None
+    kinds, alphabet, text = vocabulary.kinds.data, byte_alphabet(), vocabulary.text
 
     def piece(id: int) -> bytes:
-        if kinds[id] == ordinary:
-            return decode(texts[id], alphabet)
-        return encoded(texts[id]) if kinds[id] == defined else b""
+        if kinds[id] == _Kind.NORMAL:
+            return decode(text(id).decode("utf-8", "surrogateescape"), alphabet)
+        return text(id) if kinds[id] == _Kind.USER_DEFINED else b""
 
-    try:
-        tokenizer = Tokenizer(models.BPE(ids, merges, ignore_merges=pre.whole_words))
-    except Exception as error:  # the package raises plain Exception
-        raise ValueError(f"the vocabulary and its merges do not fit together: {str(error).splitlines()[0]}") from None
-    normalizer = pre.normalizer()
-    if normalizer is not None:
-        tokenizer.normalizer = normalizer
-    tokenizer.pre_tokenizer = pre.splitter()
-    tokenizer.add_tokens(added)
-    return BpeEncoder(tokenizer), piece
+    defined = {text(id).decode("utf-8", "surrogateescape"): id for id in vocabulary.ids(_Kind.USER_DEFINED)}
+    return ByteLevelBpe(vocabulary.merges, defined, text), piece
 
 
-def _sentencepiece(vocabulary: _Vocabulary) -> tuple[Encoder, Callable[[int], bytes]]:
-    scores = vocabulary.get("scores")
-    if scores is None or len(scores) != len(vocabulary.texts):
+def _scored(read: _Read) -> Scored:
+    scores = read.get("scores")
+    if scores is None or len(scores) != len(read.texts):
         raise ValueError("the vocabulary has no scores (tokenizer.ggml.scores)")
-    texts, kinds = vocabulary.texts, vocabulary.kinds
+    return Scored(np.asarray(scores, dtype=np.float64), bool(read.get("add_space_prefix", True)))
+
+
+def _sentencepiece(vocabulary: GgufVocabulary) -> tuple[Encoder, Callable[[int], bytes]]:
+    assert vocabulary.scored is not None
     mergeable: dict[str, tuple[int, float]] = {}
     defined: dict[str, int] = {}
     byte_ids: dict[int, int] = {}
     unknown: int | None = None
-    for id, (text, kind, score) in enumerate(
-        zip(texts, kinds, np.asarray(scores, dtype=np.float64).tolist(), strict=True)
-    ):
+    kinds, scores = vocabulary.kinds.tolist(), vocabulary.scored.scores.tolist()
+    for id, (kind, score) in enumerate(zip(kinds, scores, strict=True)):
+        text = vocabulary.text(id).decode("utf-8", "surrogateescape")
         if kind == _Kind.NORMAL:
             mergeable[text] = (id, score)
         elif kind == _Kind.USER_DEFINED:
@@ -161,10 +229,11 @@ def _sentencepiece(vocabulary: _Vocabulary) -> tuple[Encoder, Callable[[int], by
             byte_ids[byte] = id
 
     def piece(id: int) -> bytes:
+        text = vocabulary.text(id)
         if kinds[id] in (_Kind.NORMAL, _Kind.USER_DEFINED):
-            return encoded(texts[id].replace(SPACE, " "))
-        byte = byte_of(texts[id]) if kinds[id] == _Kind.BYTE else None
+            return text.replace(SPACE.encode(), b" ")
+        byte = byte_of(text.decode("utf-8", "surrogateescape")) if kinds[id] == _Kind.BYTE else None
         return b"" if byte is None else bytes([byte])
 
-    space_prefix = bool(vocabulary.get("add_space_prefix", True))
+    space_prefix = vocabulary.scored.space_prefix
     return SentencePieceBpe(mergeable, defined, byte_ids, unknown, space_prefix=space_prefix), piece
