@@ -4,10 +4,13 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
+from tiny_weights import RandomWeights
 
 from exactspec.cli.doctor import examine, lines
 from exactspec.target.cpu import CpuInfo
+from exactspec.target.packed_store import WEIGHTS, ModelKey, PackedStore
 
 
 def cpu() -> CpuInfo:
@@ -46,6 +49,25 @@ def test_the_report(home):
     assert "3 of 6 usable cores" in text
     assert "12.3 GB/s" in text
     assert f"{home['EXACTSPEC_HOME']}/models (2.5 MB)" in text
+
+
+def test_packed_models_and_whether_they_are_intact(home):
+    store = PackedStore(Path(home["EXACTSPEC_HOME"]))
+    for name in ("one", "two"):
+        parts = [("x", np.arange(900))]
+        config = RandomWeights().config
+        store.build(ModelKey(name), origin=name, context=None, config=config, parts=parts, vocabulary=None)
+    weights = store.folder(ModelKey("two")) / WEIGHTS
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    report = examine(home, describe=describe, bandwidth=lambda threads: 1.0)
+    assert {one.model: (one.current, one.intact) for one in report.packed} == {
+        "one": (True, True),
+        "two": (True, False),
+    }
+    assert report.cache_dtypes[0] == "float32"
+    text = "\n".join(lines(report))
+    assert "one (0.0 MB, intact)" in text
+    assert "two (0.0 MB, damaged or unfinished: the next load makes it again)" in text
 
 
 def test_problems_are_collected_and_do_not_stop_the_rest(home):

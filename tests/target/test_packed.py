@@ -371,10 +371,11 @@ def test_list_check_and_delete(model, tmp_path, home, load):
     flip(use.path / WEIGHTS, 0.5)
     assert not store.check(use)
     load(write_gguf(tmp_path / "other.gguf", weights=matrices(9)))
-    assert store.delete(use.sha256) == use.bytes
+    assert store.delete(use) == use.bytes
     assert [one.origin for one in store.list()] == [str(tmp_path / "other.gguf")]
-    assert store.delete() > 0
-    assert store.list() == ()
+    assert use.belongs_to(model)
+    assert use.belongs_to(tmp_path)
+    assert not use.belongs_to(tmp_path / "m")
 
 
 # --- files of arrays ----------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import typer
 from exactspec import __version__
 from exactspec.cli import options as opt
 from exactspec.cli.services import Services
+from exactspec.memory import CACHE_BYTES
 from exactspec.target.cpu import ISA_VARIABLE, CpuInfo, describe_cpu, read_bandwidth
 from exactspec.target.home import default_home
 
@@ -36,6 +37,18 @@ class Folder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PackedModel:
+    """Weights packed by an earlier load. `intact`: every byte is as it was written; False for an unfinished one.
+    `current`: this version would use them."""
+
+    path: str
+    bytes: int
+    model: str
+    current: bool
+    intact: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """What `doctor` found. `read_gb_per_s`: memory read by `cpu.threads` threads together. `identity`: what equal bits
     are promised for, without the weights' part. `packages`: version, or None where a package is not installed.
@@ -51,6 +64,8 @@ class Report:
     identity: str | None
     models: Folder
     kernels: Folder
+    packed: tuple[PackedModel, ...]
+    cache_dtypes: tuple[str, ...]
     packages: dict[str, str | None]
     problems: tuple[str, ...]
 
@@ -112,6 +127,11 @@ def examine(
             identity = identity_of("", cpu, "float32", default_accuracy(cpu)).rstrip("/")
         except ImportError as error:
             problems.append(f"the kernels cannot be loaded ({error}): pip install --force-reinstall exactspec")
+    packed: tuple[PackedModel, ...] = ()
+    try:
+        packed = _packed(home)
+    except (ImportError, OSError) as error:
+        problems.append(f"packed models cannot be looked at ({error}): pip install --force-reinstall exactspec")
     return Report(
         version=__version__,
         python=f"{platform.python_version()} ({sys.executable})",
@@ -123,6 +143,8 @@ def examine(
         identity=identity,
         models=_folder(home / "models"),
         kernels=_folder(home / "kernels"),
+        packed=packed,
+        cache_dtypes=tuple(CACHE_BYTES),
         packages=packages,
         problems=tuple(problems),
     )
@@ -140,7 +162,7 @@ def lines(report: Report) -> list[str]:
             ("instruction set", cpu.instruction_set + also),
             ("threads", f"{cpu.threads} of {cpu.cores} usable {'core' if cpu.cores == 1 else 'cores'}"),
         ]
-    rows.append(("threading", report.threading))
+    rows += [("threading", report.threading), ("cache of keys", " or ".join(report.cache_dtypes))]
     if report.read_gb_per_s is not None:
         rows.append(("memory", f"{report.read_gb_per_s:.1f} GB/s read"))
     if report.kernels_compiled is not None:
@@ -148,6 +170,7 @@ def lines(report: Report) -> list[str]:
     rows += [
         ("model cache", _describe(report.models)),
         ("kernel cache", _describe(report.kernels)),
+        *(("packed model", _describe_packed(packed)) for packed in report.packed),
         ("packages", ", ".join(f"{name} {found}" for name, found in report.packages.items() if found)),
         ("not installed", ", ".join(name for name, found in report.packages.items() if not found)),
         ("identity", f"{report.identity}/(hash of the weights)" if report.identity else ""),
@@ -175,6 +198,22 @@ def _folder(path: Path) -> Folder:
 
 def _describe(folder: Folder) -> str:
     return f"{folder.path} ({folder.bytes / 1e6:.1f} MB)"
+
+
+def _packed(home: Path) -> tuple[PackedModel, ...]:
+    from exactspec.target.packed_store import PackedStore
+
+    store = PackedStore(home)
+    return tuple(
+        PackedModel(path=str(use.path), bytes=use.bytes, model=use.origin, current=use.current, intact=store.check(use))
+        for use in store.list()
+    )
+
+
+def _describe_packed(packed: PackedModel) -> str:
+    state = "intact" if packed.intact else "damaged or unfinished: the next load makes it again"
+    version = "" if packed.current else ", of another version"
+    return f"{packed.model or packed.path} ({packed.bytes / 1e6:.1f} MB, {state}{version})"
 
 
 def _writable(path: Path) -> bool:

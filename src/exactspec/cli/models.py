@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,6 +15,7 @@ from rich.table import Table
 from exactspec.cli.services import Services
 from exactspec.target.hub import DiskUse, ModelStore
 from exactspec.target.named import NAMED_MODELS
+from exactspec.target.packed_store import PackedStore, PackedUse
 
 
 def models(
@@ -21,26 +23,48 @@ def models(
     delete: Annotated[
         list[str] | None, typer.Option("--delete", metavar="NAME", help="Delete this model (may be repeated).")
     ] = None,
+    delete_packed: Annotated[
+        bool,
+        typer.Option("--delete-packed", help="Delete all packed weights; a model's next load makes them."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what is stored as one JSON object.")] = False,
 ) -> None:
     """List named models and what is on the disk, or delete some of it."""
     services: Services = context.obj
     store = ModelStore()
+    packed = PackedStore(store.home)
     for name in delete or ():
-        services.note(f"deleted {name}: {_size(store.delete(name))} freed")
+        folders = [use.path for use in store.list() if use.name == name]
+        freed = store.delete(name)
+        for use in packed.list():
+            if any(use.belongs_to(folder) for folder in folders):
+                freed += packed.delete(use)
+        services.note(f"deleted {name}: {_size(freed)} freed")
+    if delete_packed:
+        freed = sum(packed.delete(use) for use in packed.list())
+        services.note(f"deleted all packed weights: {_size(freed)} freed")
     if as_json:
-        stored = [{**asdict(use), "path": str(use.path)} for use in store.list()]
-        print(json.dumps({"home": str(store.home), "models": stored}, indent=2), file=services.stdout)
-    elif not delete:
-        _print_table(store.list(), services)
-        total = _size(sum(use.bytes for use in store.list()))
+        value = {"home": str(store.home), "models": _plain(store.list()), "packed": _plain(packed.list())}
+        print(json.dumps(value, indent=2), file=services.stdout)
+    elif not delete and not delete_packed:
+        models, kept = store.list(), packed.list()
+        _print_table(models, kept, services)
+        total = _size(sum(use.bytes for use in models) + sum(use.bytes for use in kept))
         print(f"{total} in {store.home}", file=services.stdout)
 
 
-def _print_table(stored: tuple[DiskUse, ...], services: Services) -> None:
+def _plain(uses: Sequence[DiskUse | PackedUse]) -> list[dict[str, Any]]:
+    return [{**asdict(use), "path": str(use.path)} for use in uses]
+
+
+def _print_table(stored: tuple[DiskUse, ...], packed: tuple[PackedUse, ...], services: Services) -> None:
     table = Table("name", "size", "state", "licence", "from", box=None, pad_edge=False)
     for use in stored:
         table.add_row(use.name, _size(use.bytes), "stored" if use.complete else "unfinished", use.licence, use.source)
+    for kept in packed:
+        name = next((use.name for use in stored if kept.belongs_to(use.path)), kept.origin or kept.path.name)
+        state = "packed" if kept.current else "packed, of another version" if kept.sha256 else "packed, unfinished"
+        table.add_row(name, _size(kept.bytes), state, "", "")
     complete = {use.name for use in stored if use.complete}
     for model in NAMED_MODELS.values():
         if model.name not in complete:

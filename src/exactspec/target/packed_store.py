@@ -24,16 +24,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from exactspec.target.array_file import ArrayWriter, FileRecord, is_intact, open_arrays
 from exactspec.target.filelock import file_lock
 from exactspec.target.home import default_home
-from exactspec.target.pack import PackedModel, from_parts
 from exactspec.target.plain import decode, encode
 from exactspec.target.stored import disk_use, sync
-from exactspec.target.tokenizer_gguf import GgufVocabulary
 from exactspec.target.weights import ModelConfig
+
+if TYPE_CHECKING:  # listing and deleting need neither the kernels nor a tokenizer
+    from exactspec.target.pack import PackedModel
+    from exactspec.target.tokenizer_gguf import GgufVocabulary
 
 MANIFEST, HEAD, WEIGHTS = "manifest.json", "head.bin", "weights.bin"
 _FORMAT = 1
@@ -81,12 +83,18 @@ class PackedUse:
     origin: str
     current: bool
 
+    def belongs_to(self, folder: Path) -> bool:
+        """Whether it was made of `folder`, or of a file in it."""
+        return bool(self.origin) and Path(self.origin).is_relative_to(folder)
+
 
 class PackedEntry:
     """A packed model whose manifest and head were checked. Its weights are being checked while other things load;
     `intact` waits for the answer. `config`, `vocabulary` (None for a folder): as the model file gave them."""
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int) -> None:
+        from exactspec.target.tokenizer_gguf import GgufVocabulary
+
         self.folder, self.manifest = folder, manifest
         head = open_arrays(folder / HEAD, manifest.files[HEAD])
         self.config: ModelConfig = decode(ModelConfig, manifest.config, head)
@@ -103,6 +111,8 @@ class PackedEntry:
 
     def model(self) -> PackedModel:
         """The weights, as views of the map."""
+        from exactspec.target.pack import PackedModel, from_parts
+
         hints = get_type_hints(PackedModel)
         (layer,) = get_args(hints["layers"])
         kinds = {name: layer if name.startswith("layers.") else hints[name] for name in self.manifest.parts}
@@ -240,15 +250,11 @@ class PackedStore:
             return False
         return all(is_intact(use.path / name, record) for name, record in files.items())
 
-    def delete(self, sha256: str | None = None) -> int:
-        """Delete all packed forms of a model file, or everything; returns the bytes freed. What is in use stays
-        usable until its process ends. Raises OSError."""
-        freed = 0
-        for use in self.list():
-            if sha256 is None or use.sha256 == sha256:
-                shutil.rmtree(use.path)
-                freed += use.bytes
-        return freed
+    def delete(self, use: PackedUse) -> int:
+        """Delete one entry of `list`; returns the bytes freed. A process that uses it may go on (POSIX). Raises
+        OSError."""
+        shutil.rmtree(use.path)
+        return use.bytes
 
     # ------------------------------------------------------------------------------- hashes of files given by path
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import io
 import json
 
+import numpy as np
 import pytest
+from tiny_weights import RandomWeights
 
 from exactspec.cli.main import main
 from exactspec.cli.services import Services
 from exactspec.target.named import NAMED_MODELS
+from exactspec.target.packed_store import ModelKey, PackedStore
 
 
 @pytest.fixture
@@ -59,3 +62,28 @@ def test_pull_of_an_unknown_name(run):
     assert err.count("\n") == 1
     assert "smollm2-135m, qwen2.5-coder-0.5b" in err
     assert "Traceback" not in err
+
+
+def test_packed_weights_are_listed_and_deleted_with_their_model(run, stored, tmp_path):
+    home = stored.path.parents[2]
+    store = PackedStore(home)
+    for sha256, origin in (("a" * 64, str(stored.path)), ("b" * 64, "/elsewhere/other.gguf")):
+        config = RandomWeights().config
+        store.build(
+            ModelKey(sha256), origin=origin, context=None, config=config, parts=[("x", np.zeros(9))], vocabulary=None
+        )
+    (home / "packed" / ".partial-0-0").mkdir()
+    lines = [line.split() for line in run("models")[1].splitlines()]
+    assert ["tiny", "0", "MB", "packed"] in lines
+    assert ["/elsewhere/other.gguf", "0", "MB", "packed"] in lines
+    assert [".partial-0-0", "0", "MB", "packed,", "unfinished"] in lines
+    kept = json.loads(run("models", "--json")[1])["packed"]
+    assert {one["origin"]: one["current"] for one in kept} == {
+        "": False, str(stored.path): True, "/elsewhere/other.gguf": True
+    }  # fmt: skip
+    assert run("models", "--delete", "tiny")[0] == 0
+    assert [use.origin for use in store.list()] == ["", "/elsewhere/other.gguf"]
+    code, out, err = run("models", "--delete-packed")
+    assert (code, out) == (0, "")
+    assert err.startswith("deleted all packed weights: ")
+    assert store.list() == ()
