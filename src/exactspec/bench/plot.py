@@ -22,6 +22,7 @@ def plot(cells: Sequence[Cell], path: Path, *, peer: str | None) -> None:
         raise ValueError("there are no cells to draw")
     try:
         from matplotlib.figure import Figure  # without pyplot: no window, no global state
+        from matplotlib.ticker import LogLocator
     except ImportError:
         raise ValueError("pictures need matplotlib: pip install 'exactspec[bench]'") from None
     places = list(dict.fromkeys((cell.model, cell.context) for cell in cells))
@@ -35,6 +36,8 @@ def plot(cells: Sequence[Cell], path: Path, *, peer: str | None) -> None:
         panel.set(xscale="log", yscale="log")
         ticks = [cell.rows for cell in here]
         panel.set_xticks(ticks, [str(n) for n in ticks])
+        panel.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
+        panel.yaxis.set_major_formatter("{x:g}")
         panel.minorticks_off()
         panel.grid(visible=True, alpha=0.3)
         panel.legend()
