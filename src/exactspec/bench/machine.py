@@ -21,7 +21,9 @@ from exactspec.target.kernels.peaks import (
     multiply_add_12,
     tallest_tile,
     unit_products,
+    wide_costs_nothing,
 )
+from exactspec.target.precision import NARROW_GROUP, WIDE_GROUP
 
 _READING_S = 0.01  # of one reading of a rate; the threads' start takes about 1% of it
 _WIDTH = 512  # inputs of the product: 32 x 512 weights are 16 kB, half of the nearest cache or less
@@ -32,20 +34,20 @@ _UNIT = 32
 class Machine:
     """Takes readings of this machine's limits with `threads` threads and the tiles of `instruction_set`.
 
-    `group`: inputs that share an activation scale. Making one compiles, some seconds; `peaks` takes about half a
-    second. Raises ValueError on an instruction set that the products do not have.
+    Activations are wide where that costs nothing, else bytes. Making one compiles, some seconds; `peaks` takes about
+    half a second. Raises ValueError on an instruction set that the products do not have.
     """
 
-    def __init__(self, threads: int, instruction_set: str, *, group: int = 128) -> None:
+    def __init__(self, threads: int, instruction_set: str) -> None:
         self.threads = threads
-        self._group = group
         self._reader = MemoryReader(threads)
         try:
             self._tallest = tallest_tile(instruction_set)
+            self._wide = int(wide_costs_nothing(instruction_set))
         except KeyError:
             raise ValueError(f"{instruction_set} is no instruction set of the products") from None
         self._product = unit_products(instruction_set)
-        self._buffers = [_Buffers(self._tallest, group) for _ in range(threads)]
+        self._buffers = [_Buffers(self._tallest) for _ in range(threads)]
         for rows in range(1, self._tallest + 1):
             self._run_products(rows, 1)
         for run in (multiply_add_6, multiply_add_12):
@@ -67,7 +69,7 @@ class Machine:
 
     def _run_products(self, rows: int, times: int) -> float:
         def work(b: _Buffers) -> Callable[[], object]:
-            return lambda: self._product(b.frames, b.weights, _WIDTH, self._group, rows, b.out, times)
+            return lambda: self._product(b.frames, b.weights, _WIDTH, self._wide, rows, b.out, times)
 
         return in_parallel([work(buffers) for buffers in self._buffers])
 
@@ -99,9 +101,9 @@ class _Buffers:
 
     __slots__ = ("_owned", "frames", "out", "outputs", "weights")
 
-    def __init__(self, rows: int, group: int) -> None:
+    def __init__(self, rows: int) -> None:
         rng = np.random.default_rng(0)
-        groups = -(-_WIDTH // group)
+        groups = -(-_WIDTH // NARROW_GROUP)
         weights = rng.integers(0, 256, _UNIT * _WIDTH + 4096, dtype=np.uint8)
         activations = rng.integers(0, 256, 2 * rows * _WIDTH, dtype=np.uint8)
         scale = np.full(rows * groups, 1e-3, dtype=np.float32)
@@ -117,6 +119,8 @@ class _Buffers:
             "scale": scale.ctypes.data,
             "offset": offset.ctypes.data,
             "groups": groups,
+            "narrow_group": NARROW_GROUP,
+            "wide_group": WIDE_GROUP,
         }
         for name, value in frame.items():
             self.frames[name] = value

@@ -68,20 +68,20 @@ def multiply_add_12(times, x):
 
 
 @njit(nogil=True, error_model="numpy")
-def _products(isa, frames, weights, width, group, rows, out, times):
+def _products(isa, frames, weights, width, wide, rows, out, times):
     f = frames[0]
     for _ in range(times):
-        unit_product(isa, f, weights, width, group, 0, 0, rows, out)
+        unit_product(isa, f, weights, width, wide, 0, rows, out)
 
 
 def unit_products(kind: str) -> Any:
-    """``run(frames, weights, width, group, rows, out, times)``: one unit of 32 channels over `width` inputs for `rows`
+    """``run(frames, weights, width, wide, rows, out, times)``: one unit of 32 channels over `width` inputs for `rows`
     rows of the frame's activations, `times` times, by the tiles of the instruction set `kind`. Compiles when called."""
     tag = getattr(isa, kind.replace("-", "_"))
 
     @njit(nogil=True, error_model="numpy")
-    def run(frames, weights, width, group, rows, out, times):
-        _products(tag(), frames, weights, width, group, rows, out, times)
+    def run(frames, weights, width, wide, rows, out, times):
+        _products(tag(), frames, weights, width, wide, rows, out, times)
 
     return run
 
@@ -89,3 +89,8 @@ def unit_products(kind: str) -> Any:
 def tallest_tile(kind: str) -> int:
     """Rows of the instruction set's tallest tile."""
     return isa.SHAPES[kind].rows
+
+
+def wide_costs_nothing(kind: str) -> bool:
+    """Whether wide activations take no more work than bytes, so that they are what is used."""
+    return isa.SHAPES[kind].planes == 1
