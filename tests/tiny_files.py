@@ -44,17 +44,24 @@ _NAMES = {
     "attn_norm": "attn_norm.weight", "mlp_norm": "ffn_norm.weight", "q": "attn_q.weight", "k": "attn_k.weight",
     "v": "attn_v.weight", "o": "attn_output.weight", "gate": "ffn_gate.weight", "up": "ffn_up.weight",
     "down": "ffn_down.weight", "q_bias": "attn_q.bias", "k_bias": "attn_k.bias", "v_bias": "attn_v.bias",
-    "embed": "token_embd.weight", "norm": "output_norm.weight", "head": "output.weight",
+    "q_norm": "attn_q_norm.weight", "k_norm": "attn_k_norm.weight", "post_attn_norm": "post_attention_norm.weight",
+    "post_mlp_norm": "post_ffw_norm.weight", "embed": "token_embd.weight", "norm": "output_norm.weight",
+    "head": "output.weight",
 }  # fmt: skip
 
 
-def stored_tensors(arch: str, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """File name -> array as a converter writes it: query and key rows of llama files permuted."""
+PAIRED = ("llama", "granite", "smollm3")
+
+
+def stored_tensors(
+    arch: str, weights: Mapping[str, np.ndarray], heads: int = HEADS, kv_heads: int = KV_HEADS
+) -> dict[str, np.ndarray]:
+    """File name -> array as a converter writes it: query and key rows of llama files and their like permuted."""
     out = {}
     for name, array in weights.items():
         *where, part = name.split(".")
-        if arch == "llama" and part in ("q", "k", "q_bias", "k_bias"):
-            array = permute(array, HEADS if part.startswith("q") else KV_HEADS)
+        if arch in PAIRED and part in ("q", "k", "q_bias", "k_bias"):
+            array = permute(array, heads if part.startswith("q") else kv_heads)
         out[(f"blk.{where[1]}." if where else "") + _NAMES[part]] = array
     return out
 
@@ -127,7 +134,9 @@ def write_gguf(
         writer.add_bool(f"tokenizer.ggml.{key}", value)
     if template is not None:
         writer.add_chat_template(template)
-    for name, array in stored_tensors(arch, weights).items():
+    counts = (values["attention.head_count"], values["attention.head_count_kv"])
+    sizes = counts if all(isinstance(n, int) for n in counts) else ()
+    for name, array in stored_tensors(arch, weights, *sizes).items():
         if name in drop or name in (stored or {}):
             continue
         writer.add_tensor(name, array)

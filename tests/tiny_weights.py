@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import numpy as np
 
 from exactspec.target.base import FloatArray
+from exactspec.target.families import FAMILIES
 from exactspec.target.weights import ModelConfig
 
 
 class RandomWeights:
     """F2: a decoder of a family with random weights, the same for the same `seed`. Rows of logits are about as peaked
-    as a real model's, so that greedy and sampled texts vary."""
+    as a real model's, so that greedy and sampled texts vary. `others`: more fields of `ModelConfig`."""
 
     def __init__(
         self,
@@ -28,7 +30,10 @@ class RandomWeights:
         intermediate_size: int = 96,
         max_position: int = 4096,
         tied_head: bool = False,
+        **others: Any,
     ) -> None:
+        traits = FAMILIES[family]
+        own = {"qk_norm": traits.qk_norm, "post_norms": traits.post_norms, "activation": traits.activation}
         self.config = ModelConfig(
             family=family,
             vocab_size=vocab_size,
@@ -43,7 +48,7 @@ class RandomWeights:
             rope_divisors=None,
             max_position=max_position,
             tied_head=tied_head,
-            attention_bias=family == "qwen2",
+            **{"attention_bias": traits.attention_bias, **own, **others},
         )
         self._seed = seed
 
@@ -76,7 +81,8 @@ class RandomWeights:
     def vector(self, name: str) -> FloatArray:
         c = self.config
         if not name.endswith("_bias"):
-            return (1 + 0.1 * self._random(name, c.hidden_size)).astype(np.float32)
+            size = c.head_dim if name.endswith(("q_norm", "k_norm")) else c.hidden_size
+            return (1 + 0.1 * self._random(name, size)).astype(np.float32)
         heads = c.num_heads if name.endswith("q_bias") else c.num_kv_heads
         return (0.5 * self._random(name, heads * c.head_dim)).astype(np.float32)
 

@@ -12,6 +12,7 @@ from tiny_weights import RandomWeights
 from exactspec.target.base import Segment, Want
 from exactspec.target.cpu import EMULATED, describe_cpu
 from exactspec.target.exact import ExactTarget
+from exactspec.target.weights import ModelConfig
 
 # Sizes that pad every which way: head size 20 (halves of 10), hidden 72, inner 92, vocabulary 101.
 SHAPES: dict[str, dict[str, Any]] = {
@@ -27,6 +28,21 @@ SHAPES: dict[str, dict[str, Any]] = {
         "vocab_size": 101,
     },
     "wide heads": {"family": "qwen2", "num_heads": 2, "num_kv_heads": 1, "head_dim": 128, "hidden_size": 160},
+    "normed heads": {"family": "qwen3", "head_dim": 20, "hidden_size": 72, "num_heads": 6, "intermediate_size": 92},
+    "gemma3": {
+        "family": "gemma3",
+        "tied_head": True,
+        "head_dim": 40,
+        "num_heads": 3,
+        "num_kv_heads": 1,
+        "hidden_size": 72,
+        "intermediate_size": 92,
+        "embed_scale": 3.0,
+        "query_scale": 0.2,
+        "rope_factor": 1.1,
+        "local_rope_theta": 100.0,
+        "rope_tables": (1, 0),
+    },
 }
 
 
@@ -83,18 +99,9 @@ def test_threads(target: ExactTarget) -> None:
 
 
 def target_source(target: ExactTarget) -> RandomWeights:
-    c = target.config
-    names = (
-        "family",
-        "vocab_size",
-        "hidden_size",
-        "num_heads",
-        "num_kv_heads",
-        "head_dim",
-        "intermediate_size",
-        "tied_head",
-    )
-    return RandomWeights(**{name: getattr(c, name) for name in names})
+    given = {name: getattr(target.config, name) for name in ModelConfig.__dataclass_fields__}
+    fixed = ("rms_norm_eps", "rope_theta", "rope_divisors")
+    return RandomWeights(**{name: value for name, value in given.items() if name not in fixed})
 
 
 def random_tree(rng: np.random.Generator, n: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:

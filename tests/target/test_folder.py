@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from exactspec.target.families import llama3_divisors
 from exactspec.target.hf_config import read_config
+from exactspec.target.rope_scaling import llama3_divisors
 from exactspec.target.safetensors_dir import SafetensorsSource
 
 
@@ -130,11 +130,20 @@ CONFIG = {
 REFUSED_CONFIGS = [
     ({"model_type": "mamba"}, "recurrent layers"),
     ({"model_type": "mixtral"}, "mixture-of-experts layers"),
+    ({"model_type": "gemma3"}, "also sees images"),
+    ({"model_type": "gemma2"}, "soft-capped"),
     ({"model_type": "gemma3_text"}, "sliding window attention layers"),
+    ({"model_type": "gemma3_text", "final_logit_softcapping": 30.0}, "final_logit_softcapping 30.0"),
+    ({"model_type": "gemma3_text", "sliding_window": None}, "no sliding_window"),
+    ({"model_type": "gemma3_text", "layer_types": ["full_attention"]}, "layer_types names 1 layers"),
+    ({"model_type": "granite", "logits_scaling": 0}, "logits_scaling 0.0 is out of range"),
+    ({"model_type": "smollm3", "no_rope_layers": [1]}, "no_rope_layers"),
     ({"model_type": "mistral"}, "sliding window attention layers"),
     ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 1}, "sliding window attention layers"),
     ({"model_type": "qwen2", "layer_types": ["full_attention", "linear_attention"]}, "recurrent layers"),
-    ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope scaling 'yarn'"),
+    ({"rope_scaling": {"rope_type": "yarn", "factor": -4.0}}, "rope scaling 'yarn' has numbers out of range"),
+    ({"rope_scaling": {"rope_type": "yarn", "factor": "4"}}, "factor should be a number"),
+    ({"rope_scaling": {"rope_type": "linear"}}, "rope scaling 'linear' lacks 'factor'"),
     ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "rope scaling 'dynamic'"),
     ({"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, "rope scaling 'longrope'"),
     ({"quantization_config": {"quant_method": "gptq"}}, "quantised safetensors"),

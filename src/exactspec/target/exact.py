@@ -18,27 +18,18 @@ from exactspec.target.cache import ExactCache, PageShape
 from exactspec.target.cpu import CpuInfo, describe_cpu
 from exactspec.target.kernels.attention import BLOCK, CHUNK
 from exactspec.target.kernels.compile import load_kernels
-from exactspec.target.kernels.frame import (
-    CALL_FIELDS,
-    FRAME,
-    LAYER,
-    LAYER_FIELDS,
-    MODEL_FIELDS,
-    SEGMENT_FIELDS,
-    private_bytes,
-)
+from exactspec.target.kernels.frame import CALL_FIELDS, FRAME, MODEL_FIELDS, SEGMENT_FIELDS, private_bytes
 from exactspec.target.kernels.isa import SHAPES
 from exactspec.target.kernels.sync import MAX_THREADS
-from exactspec.target.pack import PackedModel
+from exactspec.target.model_frame import TOP_K, layer_table, set_model
 from exactspec.target.packed_source import load_packed
-from exactspec.target.precision import ACCURACIES, KINDS, NARROW_GROUP, WIDE_GROUP, Wide
+from exactspec.target.precision import ACCURACIES, NARROW_GROUP, WIDE_GROUP, Wide
 from exactspec.target.rope import RopeTable
 from exactspec.target.scratch import Scratch
 from exactspec.target.segments import Layout, lay_out
 from exactspec.target.team import Team
 from exactspec.target.weights import WeightSource
 
-TOP_K = 8
 TOPK, LOGITS = int(Want.TOPK), int(Want.LOGITS)
 
 
@@ -87,9 +78,11 @@ class ExactTarget:
         self.identity = identity_of(source.sha256, self.cpu, cache_dtype, self.accuracy)
         self._lock = threading.Lock()
         self._rope = RopeTable(config, self.packed.sizes.half_pad)
+        local = config.rope_tables is not None and any(config.rope_tables)
+        self._local_rope = RopeTable(config, self.packed.sizes.half_pad, 1) if local else self._rope
         self._frames = np.zeros(1, dtype=FRAME)
         self._team = Team(kernels.serve, self._frames, self.threads)
-        self._layer_table = _layer_table(self.packed, self.wide)
+        self._layer_table = layer_table(self.packed, self.wide)
         self._scratch = Scratch()
         self._page_shape = PageShape(config.num_layers, config.num_kv_heads, self.packed.sizes.head_pad)
         sizes = self.packed.sizes
@@ -98,7 +91,7 @@ class ExactTarget:
         self._group = config.num_heads // config.num_kv_heads
         first = len(MODEL_FIELDS)
         self._call = self._frames.view(np.uint8)[8 * first : 8 * (first + len(CALL_FIELDS))].view(np.int64)
-        self._set_model()
+        set_model(self._frames, self.packed, self._layer_table, self._page_shape, self.wide, self._groups, self._widest)
 
     @property
     def vocab_size(self) -> int:
@@ -107,8 +100,7 @@ class ExactTarget:
     @property
     def weight_bytes(self) -> int:
         """Bytes of weights that a forward of one row reads: all matrices once, the embedding's one row aside."""
-        own = 0 if self.packed.embed is self.packed.head else self.packed.embed.nbytes
-        return self.packed.nbytes - own
+        return self.packed.nbytes - self.packed.embed_bytes
 
     @property
     def page_shape(self) -> PageShape:
@@ -127,41 +119,6 @@ class ExactTarget:
         team = getattr(self, "_team", None)
         if team is not None:
             team.close()
-
-    def _set_model(self) -> None:
-        c, p, f = self.config, self.packed, self._frames
-        s = p.sizes
-        for name, value in {
-            "layers": c.num_layers,
-            "layer_table": _address(self._layer_table),
-            "width": c.hidden_size,
-            "width_pad": s.width_pad,
-            "heads": c.num_heads,
-            "kv_heads": c.num_kv_heads,
-            "head_pad": s.head_pad,
-            "half_pad": s.half_pad,
-            "inner_pad": s.inner_pad,
-            "vocab": c.vocab_size,
-            "vocab_pad": s.vocab_pad,
-            "embed": _address(p.embed.stored),
-            "embed_scale": _address(p.embed.scale),
-            "final_norm": _address(p.final_norm),
-            "head": _address(p.head.stored),
-            "head_scale": _address(p.head.scale),
-            "layer_bytes": self._page_shape.layer_bytes,
-            "head_bytes": self._page_shape.head_bytes,
-            "top_k": TOP_K,
-            "narrow_group": NARROW_GROUP,
-            "wide_group": WIDE_GROUP,
-            "groups": self._groups,
-            "head_wide": self.wide.head,
-            "activation_stride": 2 * self._widest,
-            "plane": self._widest,
-            "eps": c.rms_norm_eps,
-            # log2(e): the kernels use powers of two
-            "query_scale": np.log2(np.e) / np.sqrt(c.head_dim),
-        }.items():
-            f[name] = value
 
     def forward(self, segments: Sequence[Segment]) -> list[SegmentRows]:
         """See `exactspec.target.base.Target.forward`."""
@@ -202,6 +159,7 @@ class ExactTarget:
                 tail = max(tail, (n + 2 * CHUNK - 2) // CHUNK * CHUNK)
             start = end
         cos, sin = self._rope.cover(longest)
+        local_cos, local_sin = self._local_rope.cover(longest)
         asked = [(row, want) for row, want in enumerate(wanted) if want]
         slots = -1
         for i, (row, want) in enumerate(asked):
@@ -231,6 +189,8 @@ class ExactTarget:
             address("best_id", np.int64, threads * count * TOP_K),
             cos,
             sin,
+            local_cos,
+            local_sin,
             address("x", np.float32, rows * sizes.width_pad),
             address("normed", np.float32, rows * sizes.width_pad),
             address("activations", np.int8, 2 * rows * self._widest),
@@ -273,18 +233,6 @@ class ExactTarget:
 
 def _address(array: np.ndarray[Any, Any]) -> int:
     return array.ctypes.data
-
-
-def _layer_table(model: PackedModel, wide: Wide) -> np.ndarray[Any, Any]:
-    table = np.zeros((len(model.layers), len(LAYER_FIELDS)), dtype=np.int64)
-    table[:, [LAYER[f"{kind}_wide"] for kind in KINDS]] = wide.layers
-    for i, x in enumerate(model.layers):
-        arrays = (
-            x.attn_norm, x.qkv.stored, x.qkv.scale, x.qkv_bias, x.o.stored, x.o.scale,
-            x.mlp_norm, x.gate_up.stored, x.gate_up.scale, x.down.stored, x.down.scale,
-        )  # fmt: skip
-        table[i, : len(arrays)] = [_address(a) for a in arrays]
-    return table
 
 
 def default_accuracy(cpu: CpuInfo) -> str:

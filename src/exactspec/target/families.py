@@ -1,19 +1,55 @@
-"""The model families this package runs: their tensors, their names in files, and what is refused, with the reason."""
+"""The model families this package runs, and what is refused, with the reason."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
-import numpy.typing as npt
 
+from exactspec.target.rope_scaling import check_head_size
 from exactspec.target.weights import ModelConfig
 
-SUPPORTED = "llama (SmolLM2, Llama, Mistral) and qwen2"
 
-_ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2"}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """What the layers of a family have that those of llama lack.
+
+    `attention_bias`, `qk_norm`, `post_norms`: as of `ModelConfig`. `scaled_embedding`: times sqrt(hidden_size).
+    `norm_offset`: added to the norm weights of a folder; GGUF files hold the sum. `paired_gguf`: query and key rows of
+    GGUF files are stored for interleaved rotary pairs.
+    """
+
+    attention_bias: bool = False
+    qk_norm: bool = False
+    post_norms: bool = False
+    activation: str = "silu"
+    scaled_embedding: bool = False
+    norm_offset: float = 0.0
+    paired_gguf: bool = False
+
+
+FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {
+        "llama": Family(paired_gguf=True),
+        "qwen2": Family(attention_bias=True),
+        "qwen3": Family(qk_norm=True),
+        "gemma": Family(activation="gelu_tanh", scaled_embedding=True, norm_offset=1.0),
+        "gemma3": Family(activation="gelu_tanh", scaled_embedding=True, norm_offset=1.0, qk_norm=True, post_norms=True),
+        "granite": Family(paired_gguf=True),
+        "smollm3": Family(paired_gguf=True),
+    }
+)
+SUPPORTED = "llama (SmolLM2, Llama, Mistral), qwen2, qwen3, gemma, gemma3, granite and smollm3"
+
+# Architecture names of GGUF files and model_type of config.json.
+_ARCHITECTURES = {name: name for name in FAMILIES} | {
+    "mistral": "llama",
+    "ministral": "llama",
+    "gemma3_text": "gemma3",
+}
 
 # Architecture names of GGUF files and model_type of config.json, by the kind of layer that keeps them out.
 _RECURRENT = frozenset(
@@ -56,22 +92,7 @@ _RECURRENT = frozenset(
         "minimax",
     }
 )
-_WINDOW = frozenset(
-    {
-        "gemma2",
-        "gemma3",
-        "gemma3_text",
-        "gemma3n",
-        "gemma4",
-        "cohere2",
-        "olmo3",
-        "exaone4",
-        "smallthinker",
-        "afmoe",
-        "gpt-oss",
-        "gpt_oss",
-    }
-)
+_CAPPED = frozenset({"gemma2"})
 _EXPERTS = frozenset(
     {
         "mixtral",
@@ -83,59 +104,16 @@ _EXPERTS = frozenset(
         "deepseek_v2",
         "deepseek_v3",
         "llama4",
+        "smallthinker",
+        "afmoe",
+        "gpt-oss",
+        "gpt_oss",
     }
 )
 
-_LAYER_GGUF = {
-    "attn_norm": "attn_norm.weight",
-    "mlp_norm": "ffn_norm.weight",
-    "q": "attn_q.weight",
-    "k": "attn_k.weight",
-    "v": "attn_v.weight",
-    "o": "attn_output.weight",
-    "gate": "ffn_gate.weight",
-    "up": "ffn_up.weight",
-    "down": "ffn_down.weight",
-    "q_bias": "attn_q.bias",
-    "k_bias": "attn_k.bias",
-    "v_bias": "attn_v.bias",
-}
-_LAYER_HF = {
-    "attn_norm": "input_layernorm.weight",
-    "mlp_norm": "post_attention_layernorm.weight",
-    "q": "self_attn.q_proj.weight",
-    "k": "self_attn.k_proj.weight",
-    "v": "self_attn.v_proj.weight",
-    "o": "self_attn.o_proj.weight",
-    "gate": "mlp.gate_proj.weight",
-    "up": "mlp.up_proj.weight",
-    "down": "mlp.down_proj.weight",
-    "q_bias": "self_attn.q_proj.bias",
-    "k_bias": "self_attn.k_proj.bias",
-    "v_bias": "self_attn.v_proj.bias",
-}
-_TOP_GGUF = {"embed": "token_embd.weight", "norm": "output_norm.weight", "head": "output.weight"}
-_TOP_HF = {"embed": "model.embed_tokens.weight", "norm": "model.norm.weight", "head": "lm_head.weight"}
-
-
-def gguf_name(name: str) -> str:
-    """Canonical name to the GGUF's: ``layers.3.q`` -> ``blk.3.attn_q.weight``."""
-    if name in _TOP_GGUF:
-        return _TOP_GGUF[name]
-    _, layer, part = name.split(".")
-    return f"blk.{layer}.{_LAYER_GGUF[part]}"
-
-
-def hf_name(name: str) -> str:
-    """Canonical name to that of transformers: ``layers.3.q`` -> ``model.layers.3.self_attn.q_proj.weight``."""
-    if name in _TOP_HF:
-        return _TOP_HF[name]
-    _, layer, part = name.split(".")
-    return f"model.layers.{layer}.{_LAYER_HF[part]}"
-
 
 def family_of(architecture: str) -> str:
-    """ "llama" or "qwen2"; ValueError, naming the kind of layer where it is known, for all others."""
+    """The name of the family in `FAMILIES`; ValueError, naming the kind of layer where it is known, for all others."""
     if architecture in _ARCHITECTURES:
         return _ARCHITECTURES[architecture]
     what = f"architecture {architecture!r}"
@@ -143,49 +121,23 @@ def family_of(architecture: str) -> str:
         raise ValueError(f"{what} is not supported yet: it has recurrent layers; supported are {SUPPORTED}")
     if architecture in _EXPERTS or "moe" in architecture:
         raise ValueError(f"{what} is not supported yet: it has mixture-of-experts layers; supported are {SUPPORTED}")
-    if architecture in _WINDOW:
-        raise ValueError(
-            f"{what} is not supported yet: it has sliding window attention layers; supported are {SUPPORTED}"
-        )
+    if architecture in _CAPPED:
+        raise ValueError(f"{what} is not supported: its attention scores are soft-capped; supported are {SUPPORTED}")
     raise ValueError(f"{what} is not supported; supported are {SUPPORTED}")
 
 
-def check_window(window: int | None, context: int | None, max_position: int) -> None:
+def check_window(config: ModelConfig, context: int | None) -> None:
     """Refuse a sliding window shorter than the context in use (`context`, else all that the file allows).
 
     A window of w lets a token see itself and w - 1 before it, so contexts up to w do not notice it.
     """
-    used = max_position if context is None else min(context, max_position)
-    if window is not None and 0 < window < used:
+    used = config.max_position if context is None else min(context, config.max_position)
+    window = min((w for w in config.layer_windows or () if w), default=used)
+    if window < used:
         raise ValueError(
             f"the model has sliding window attention layers (window {window}), which are not supported at a context "
             f"of {used} tokens; ask for a context of at most {window}"
         )
-
-
-def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Canonical name -> shape of every tensor that a model of these sizes has."""
-    c = config
-    q, kv = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
-    shapes: dict[str, tuple[int, ...]] = {"embed": (c.vocab_size, c.hidden_size), "norm": (c.hidden_size,)}
-    if not c.tied_head:
-        shapes["head"] = (c.vocab_size, c.hidden_size)
-    layer: dict[str, tuple[int, ...]] = {
-        "attn_norm": (c.hidden_size,),
-        "mlp_norm": (c.hidden_size,),
-        "q": (q, c.hidden_size),
-        "k": (kv, c.hidden_size),
-        "v": (kv, c.hidden_size),
-        "o": (c.hidden_size, q),
-        "gate": (c.intermediate_size, c.hidden_size),
-        "up": (c.intermediate_size, c.hidden_size),
-        "down": (c.hidden_size, c.intermediate_size),
-    }
-    if c.attention_bias:
-        layer |= {"q_bias": (q,), "k_bias": (kv,), "v_bias": (kv,)}
-    for i in range(c.num_layers):
-        shapes |= {f"layers.{i}.{part}": shape for part, shape in layer.items()}
-    return shapes
 
 
 def check_config(config: ModelConfig) -> ModelConfig:
@@ -208,78 +160,24 @@ def check_config(config: ModelConfig) -> ModelConfig:
             raise ValueError(f"rope divisors have shape {c.rope_divisors.shape}, expected {(c.head_dim // 2,)}")
         if not (np.isfinite(c.rope_divisors).all() and (c.rope_divisors > 0).all()):
             raise ValueError("rope divisors must be finite and positive")
+    if c.activation not in ("silu", "gelu_tanh"):
+        raise ValueError(f"activation {c.activation!r} is not supported (silu and gelu_tanh are)")
+    scales = {
+        "rope_factor": c.rope_factor,
+        "embed_scale": c.embed_scale,
+        "query_scale": 1.0 if c.query_scale is None else c.query_scale,
+        "residual_scale": c.residual_scale,
+        "logit_scale": c.logit_scale,
+    }
+    for name, value in scales.items():
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{name} {value} is out of range")
+    if c.local_rope_theta is not None and not (math.isfinite(c.local_rope_theta) and c.local_rope_theta >= 0):
+        raise ValueError(f"rope base {c.local_rope_theta} of local layers is out of range")
+    for name in ("layer_windows", "rope_tables"):
+        entries = getattr(c, name)
+        if entries is not None and (len(entries) != c.num_layers or min(entries) < 0):
+            raise ValueError(f"{name} needs one number for each of {c.num_layers} layers, it is {entries}")
+    if c.rope_tables is not None and max(c.rope_tables) > (0 if c.local_rope_theta is None else 1):
+        raise ValueError("rope_tables names a table that the model lacks")
     return config
-
-
-def check_tensors(config: ModelConfig, found: Mapping[str, tuple[int, ...]], named: Mapping[str, str]) -> None:
-    """Hold the tensors of a file (file name -> shape) against the configuration.
-
-    `named`: canonical name -> file name. ValueError, naming the tensor: missing, of another shape, or not part of
-    such a model (a layer kind that would be left out in silence).
-    """
-    for name, shape in tensor_shapes(config).items():
-        file_name = named[name]
-        if file_name not in found:
-            raise ValueError(f"tensor {file_name} is missing")
-        if found[file_name] != shape:
-            raise ValueError(f"tensor {file_name} has shape {found[file_name]}, the configuration says {shape}")
-    if extra := sorted(set(found) - {named[name] for name in tensor_shapes(config)}):
-        raise ValueError(
-            f"tensor {extra[0]} does not belong to a plain {config.family} model"
-            + (f" (and {len(extra) - 1} more)" if len(extra) > 1 else "")
-        )
-
-
-def matrix_shape(shapes: Mapping[str, tuple[int, ...]], name: str) -> tuple[int, int]:
-    """Shape of a matrix by its canonical name. KeyError if the model has none of that name, ValueError for a vector."""
-    shape = shapes[name]
-    if len(shape) != 2:
-        raise ValueError(f"{name} is a vector: read it with vector()")
-    return shape[0], shape[1]
-
-
-def vector_size(shapes: Mapping[str, tuple[int, ...]], name: str) -> int:
-    """Length of a vector by its canonical name. KeyError if absent, ValueError for a matrix."""
-    shape = shapes[name]
-    if len(shape) != 1:
-        raise ValueError(f"{name} is a matrix: read it with matrix()")
-    return shape[0]
-
-
-def row_range(name: str, rows: int, start: int, stop: int | None) -> tuple[int, int]:
-    """`start` and `stop` with the default filled in; ValueError unless 0 <= start <= stop <= rows."""
-    stop = rows if stop is None else stop
-    if not 0 <= start <= stop <= rows:
-        raise ValueError(f"{name} has rows 0:{rows}, asked for {start}:{stop}")
-    return start, stop
-
-
-def check_head_size(head_dim: int) -> None:
-    """ValueError unless rotary embedding can pair the head's dimensions (and a damaged file asks for no gigabytes)."""
-    if not 0 < head_dim <= 65536 or head_dim % 2:
-        raise ValueError(f"head size {head_dim} is not supported: rotary embedding needs an even size up to 65536")
-
-
-def linear_divisors(factor: float, head_dim: int) -> npt.NDArray[np.float64]:
-    """Linear position scaling: every frequency divided by `factor`."""
-    check_head_size(head_dim)
-    return np.full(head_dim // 2, factor, dtype=np.float64)
-
-
-def llama3_divisors(theta: float, head_dim: int, scaling: Mapping[str, Any]) -> npt.NDArray[np.float64]:
-    """Divisors of Llama 3.1's scaling: long wavelengths by `factor`, short ones kept, a smooth step between.
-
-    `scaling`: ``factor, low_freq_factor, high_freq_factor, original_max_position_embeddings`` of config.json.
-    Method: ``apply_scaling`` of Meta's llama-models reference code, in float64.
-    """
-    check_head_size(head_dim)
-    factor, low, high = (float(scaling[key]) for key in ("factor", "low_freq_factor", "high_freq_factor"))
-    original = float(scaling["original_max_position_embeddings"])
-    if not (factor > 0 and 0 < low < high and original > 0):
-        raise ValueError(f"rope scaling 'llama3' has numbers out of range: {dict(scaling)}")
-    frequency = theta ** (-np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
-    wavelength = 2 * np.pi / frequency
-    smooth = (original / wavelength - low) / (high - low)
-    scaled = (1 - smooth) * frequency / factor + smooth * frequency
-    divisors = np.where(wavelength > original / low, factor, frequency / scaled)
-    return np.where(wavelength < original / high, 1.0, divisors)

@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from exactspec.target.families import check_config, check_window, family_of, linear_divisors, llama3_divisors
+from exactspec.target.families import FAMILIES, Family, check_config, check_window, family_of
+from exactspec.target.hf_rope import Rope, read_rope
 from exactspec.target.weights import ModelConfig
 
-# What transformers assumes where config.json is silent (it writes only what differs from these).
-_DEFAULT_POSITIONS = {"llama": 2048, "mistral": 131072, "qwen2": 32768}
-_DEFAULT_WINDOW = 4096
-_DEFAULT_KV_HEADS = {"mistral": 8, "qwen2": 32}
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Defaults:
+    """What transformers assumes where config.json is silent (it need not write what equals these)."""
+
+    positions: int
+    kv_heads: int | None = None  # None: as many as heads
+    head_dim: int | None = None  # None: hidden_size / heads
+    tied: bool = False
+    window: int | None = None
+
+
+_DEFAULTS = {
+    "llama": _Defaults(positions=2048),
+    "mistral": _Defaults(positions=131072, kv_heads=8, window=4096),
+    "ministral": _Defaults(positions=131072, kv_heads=8, window=4096),
+    "qwen2": _Defaults(positions=32768, kv_heads=32, window=4096),
+    "qwen3": _Defaults(positions=32768, kv_heads=32, head_dim=128, window=4096),
+    "gemma": _Defaults(positions=8192, kv_heads=16, head_dim=256, tied=True),
+    "gemma3_text": _Defaults(positions=131072, kv_heads=4, head_dim=256, tied=True, window=4096),
+    "granite": _Defaults(positions=2048),
+    "smollm3": _Defaults(positions=32768, kv_heads=4, tied=True),
+}
+_ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
+_FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
 def read_config(raw: Mapping[str, Any], *, context: int | None = None) -> ModelConfig:
@@ -26,31 +47,45 @@ def read_config(raw: Mapping[str, Any], *, context: int | None = None) -> ModelC
     if "model_type" not in raw:
         raise ValueError("config.json has no model_type")
     kind = str(raw["model_type"])
-    family = family_of(kind)
-    _refuse_variants(raw, family)
-    hidden, heads = _size(raw, "hidden_size"), _size(raw, "num_attention_heads")
-    head_dim = _size(raw, "head_dim", hidden // max(heads, 1))
-    max_position = _size(raw, "max_position_embeddings", _DEFAULT_POSITIONS[kind])
-    check_window(_window(raw, kind), context, max_position)
-    theta, divisors = _rope(raw, head_dim)
-    return check_config(
+    if kind == "gemma3":
+        raise ValueError("architecture 'gemma3' in a folder also sees images, which is not supported; take a GGUF file")
+    name = family_of(kind)
+    family, defaults = FAMILIES[name], _DEFAULTS[kind]
+    _refuse_variants(raw, name)
+    hidden, heads, layers = (_size(raw, key) for key in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
+    head_dim = _size(raw, "head_dim", defaults.head_dim or hidden // max(heads, 1))
+    windows = _windows(raw, kind, layers, defaults.window)
+    stated = _size(raw, "max_position_embeddings", defaults.positions)
+    rope, local = read_rope(raw, head_dim, stated, local_layers=name == "gemma3")
+    tables, local_theta = _tables(raw, name, layers, windows, local)
+    config = check_config(
         ModelConfig(
-            family=family,
+            family=name,
             vocab_size=_size(raw, "vocab_size"),
             hidden_size=hidden,
-            num_layers=_size(raw, "num_hidden_layers"),
+            num_layers=layers,
             num_heads=heads,
-            num_kv_heads=_size(raw, "num_key_value_heads", _DEFAULT_KV_HEADS.get(kind, heads)),
+            num_kv_heads=_size(raw, "num_key_value_heads", defaults.kv_heads or heads),
             head_dim=head_dim,
             intermediate_size=_size(raw, "intermediate_size"),
-            rms_norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
-            rope_theta=theta,
-            rope_divisors=divisors,
-            max_position=max_position,
-            tied_head=bool(raw.get("tie_word_embeddings", False)),
-            attention_bias=family == "qwen2",
+            rms_norm_eps=_real(raw, "rms_norm_eps", 1e-6),
+            rope_theta=rope.theta,
+            rope_divisors=rope.divisors,
+            max_position=max(stated, rope.reach),
+            tied_head=bool(raw.get("tie_word_embeddings", defaults.tied)),
+            attention_bias=family.attention_bias,
+            qk_norm=family.qk_norm,
+            post_norms=family.post_norms,
+            activation=_activation(raw, family),
+            rope_factor=rope.factor,
+            local_rope_theta=local_theta,
+            rope_tables=tables,
+            layer_windows=windows,
+            **_scales(raw, name, hidden),
         )
     )
+    check_window(config, context)
+    return config
 
 
 def _size(raw: Mapping[str, Any], key: str, default: int | None = None) -> int:
@@ -64,64 +99,125 @@ def _size(raw: Mapping[str, Any], key: str, default: int | None = None) -> int:
     return value
 
 
+def _real(raw: Mapping[str, Any], key: str, default: float) -> float:
+    value = raw.get(key)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"config.json: {key} should be a number, it is {value!r}")
+    return float(value)
+
+
 def _refuse_variants(raw: Mapping[str, Any], family: str) -> None:
     quantisation = raw.get("quantization_config")
     if quantisation:
         method = quantisation.get("quant_method", "unknown") if isinstance(quantisation, dict) else quantisation
         raise ValueError(f"quantised safetensors ({method}) cannot be read; take the unquantised model or a GGUF file")
-    activation = raw.get("hidden_act", "silu")
-    if activation not in ("silu", "swish"):
-        raise ValueError(f"hidden_act {activation!r} is not supported (silu is)")
-    if family == "llama" and raw.get("attention_bias", False):
+    if family != "qwen2" and raw.get("attention_bias", False):
         raise ValueError("attention_bias with a bias on the attention output is not supported")
     if raw.get("mlp_bias", False):
         raise ValueError("mlp_bias is not supported")
-    if raw.get("partial_rotary_factor", 1.0) != 1.0:
-        raise ValueError(f"partial_rotary_factor {raw['partial_rotary_factor']} is not supported")
     if raw.get("num_local_experts", 0) or raw.get("num_experts", 0):
         raise ValueError("the model has mixture-of-experts layers, which are not supported yet")
+    if raw.get("use_bidirectional_attention"):
+        raise ValueError("the model is not causal (use_bidirectional_attention); it cannot generate text")
+    for key in ("attn_logit_softcapping", "final_logit_softcapping"):
+        if raw.get(key):
+            raise ValueError(f"{key} {raw[key]} is not supported")
 
 
-def _window(raw: Mapping[str, Any], kind: str) -> int | None:
-    """The window of the layers that have one, or None. qwen2 files state one that is switched off."""
+def _activation(raw: Mapping[str, Any], family: Family) -> str:
+    """Gemma's first files say "gelu" and mean the tanh form, as transformers reads them."""
+    stated = raw.get("hidden_activation") or raw.get("hidden_act")
+    if stated is None or (stated == "gelu" and family.activation == "gelu_tanh"):
+        return family.activation
+    if stated not in _ACTIVATIONS:
+        raise ValueError(f"hidden_act {stated!r} is not supported ({', '.join(_ACTIVATIONS)} are)")
+    return _ACTIVATIONS[stated]
+
+
+def _scales(raw: Mapping[str, Any], family: str, hidden: int) -> dict[str, Any]:
+    """The scalars of a family, as fields of `ModelConfig`."""
+    if family == "granite":
+        logits = _real(raw, "logits_scaling", 1.0)
+        if logits <= 0:
+            raise ValueError(f"logits_scaling {logits} is out of range")
+        return {
+            "embed_scale": _real(raw, "embedding_multiplier", 1.0),
+            "query_scale": _real(raw, "attention_multiplier", 1.0),
+            "residual_scale": _real(raw, "residual_multiplier", 1.0),
+            "logit_scale": 1 / logits,
+        }
+    scales: dict[str, Any] = {}
+    if FAMILIES[family].scaled_embedding:
+        scales["embed_scale"] = math.sqrt(hidden)
+    if family == "gemma3":
+        scalar = _real(raw, "query_pre_attn_scalar", 256.0)
+        if scalar <= 0:
+            raise ValueError(f"query_pre_attn_scalar {scalar} is out of range")
+        scales["query_scale"] = scalar**-0.5
+    return scales
+
+
+def _windows(raw: Mapping[str, Any], kind: str, layers: int, default: int | None) -> tuple[int, ...] | None:
+    """The window of each layer (0: none), or None where no layer has one; some files state one that is switched off."""
     kinds = raw.get("layer_types")
     if kinds:
-        unknown = sorted(set(kinds) - {"full_attention", "sliding_attention"})
+        unknown = sorted(set(kinds) - {_FULL, _SLIDING})
         if unknown:
             recurrent = any(word in unknown[0] for word in ("linear", "mamba", "recurrent", "conv"))
             raise ValueError(
                 f"the model has {unknown[0]} layers{' (recurrent layers)' if recurrent else ''}; not supported"
             )
-        if "sliding_attention" not in kinds:
-            return None
-    if kind == "qwen2":
-        if not raw.get("use_sliding_window", False):
-            return None
-        if not kinds and _size(raw, "max_window_layers", 28) >= _size(raw, "num_hidden_layers"):
-            return None  # the first max_window_layers layers see everything, and these are all
-    elif kind != "mistral":
-        return None  # llama's code knows no window
-    window = raw.get("sliding_window", _DEFAULT_WINDOW)
-    return None if window is None else int(window)
+        if len(kinds) != layers:
+            raise ValueError(f"config.json: layer_types names {len(kinds)} layers, num_hidden_layers {layers}")
+    if kind in ("llama", "gemma", "granite"):
+        return None  # their code knows no window
+    if kind in ("qwen2", "qwen3", "smollm3") and not raw.get("use_sliding_window", False):
+        return None
+    window = raw.get("sliding_window", default)
+    if window is None:
+        if kind == "gemma3_text" or _SLIDING in (kinds or ()):
+            raise ValueError("config.json names sliding window attention layers and no sliding_window")
+        return None
+    if isinstance(window, bool) or not isinstance(window, int) or not 0 < window < 2**31:
+        raise ValueError(f"config.json: sliding_window should be a positive integer, it is {window!r}")
+    if kind == "mistral":
+        slides = [True] * layers  # its code asks for the window alone
+    elif kinds:
+        slides = [name == _SLIDING for name in kinds]
+    elif kind == "gemma3_text":
+        period = _size(raw, "sliding_window_pattern", _size(raw, "_sliding_window_pattern", 6))
+        if period < 1:
+            raise ValueError("config.json: sliding_window_pattern should be at least 1")
+        slides = [(i + 1) % period != 0 for i in range(layers)]
+    elif kind == "smollm3":
+        slides = [not turns for turns in _rotating(raw, layers)]
+    elif kind == "ministral":
+        slides = [True] * layers
+    else:
+        first = _size(raw, "max_window_layers", 28)
+        slides = [i >= first for i in range(layers)]
+    return tuple(window if slide else 0 for slide in slides) if any(slides) else None
 
 
-def _rope(raw: Mapping[str, Any], head_dim: int) -> tuple[float, npt.NDArray[np.float64] | None]:
-    """Rotary base and divisors: ``rope_parameters`` (transformers 5) or ``rope_theta`` with ``rope_scaling``."""
-    parameters = raw.get("rope_parameters") or {}
-    scaling = parameters or raw.get("rope_scaling") or {}
-    if not isinstance(scaling, Mapping) or any(isinstance(value, Mapping) for value in scaling.values()):
-        raise ValueError("config.json: rotary parameters that differ between layers are not supported")
-    theta = float(parameters.get("rope_theta", raw.get("rope_theta", 10000.0)))
-    if scaling.get("partial_rotary_factor", 1.0) != 1.0:
-        raise ValueError(f"partial_rotary_factor {scaling['partial_rotary_factor']} is not supported")
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
-    if kind == "default":
-        return theta, None
-    try:
-        if kind == "linear":
-            return theta, linear_divisors(float(scaling["factor"]), head_dim)
-        if kind == "llama3":
-            return theta, llama3_divisors(theta, head_dim, scaling)
-    except KeyError as error:
-        raise ValueError(f"rope scaling {kind!r} lacks {error}") from None
-    raise ValueError(f"rope scaling {kind!r} is not supported (linear and llama3 are)")
+def _rotating(raw: Mapping[str, Any], layers: int) -> list[bool]:
+    """smollm3: whether a layer rotates at all."""
+    stated = raw.get("no_rope_layers")  # in spite of its name 1 where a layer rotates
+    if stated is not None:
+        if not isinstance(stated, list) or len(stated) < layers:
+            raise ValueError(f"config.json: no_rope_layers should have an entry for each of {layers} layers")
+        return [bool(entry) for entry in stated[:layers]]
+    interval = max(_size(raw, "no_rope_layer_interval", 4), 1)
+    return [(i + 1) % interval != 0 for i in range(layers)]
+
+
+def _tables(
+    raw: Mapping[str, Any], family: str, layers: int, windows: tuple[int, ...] | None, local: Rope | None
+) -> tuple[tuple[int, ...] | None, float | None]:
+    """`ModelConfig.rope_tables` and `local_rope_theta`."""
+    if family == "smollm3":
+        return tuple(0 if turns else 1 for turns in _rotating(raw, layers)), 0.0
+    if local is None or windows is None:
+        return None, None
+    return tuple(1 if window else 0 for window in windows), local.theta

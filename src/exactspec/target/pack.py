@@ -71,6 +71,10 @@ class Layer:
     mlp_norm: FloatArray
     gate_up: Packed
     down: Packed
+    q_norm: FloatArray | None = None
+    k_norm: FloatArray | None = None
+    post_attn_norm: FloatArray | None = None
+    post_mlp_norm: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,8 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedModel:
-    """A model as the kernels read it. `embed` is `head` itself where the file ties them."""
+    """A model as the kernels read it. `embed` is `head` itself where the file ties them; where one of the two has a
+    factor of its own, they share their weights and have scales of their own."""
 
     config: ModelConfig
     sizes: Sizes
@@ -103,8 +108,13 @@ class PackedModel:
     head: Packed
 
     @property
+    def embed_bytes(self) -> int:
+        """Bytes of the embedding alone: 0 where the head holds its weights."""
+        return 0 if self.embed.stored is self.head.stored else self.embed.nbytes
+
+    @property
     def nbytes(self) -> int:
-        total = self.head.nbytes + (0 if self.embed is self.head else self.embed.nbytes)
+        total = self.head.nbytes + self.embed_bytes
         for layer in self.layers:
             total += layer.qkv.nbytes + layer.o.nbytes + layer.gate_up.nbytes + layer.down.nbytes
         return total
@@ -153,14 +163,27 @@ def from_parts(config: ModelConfig, parts: Mapping[str, Any]) -> PackedModel:
     """The model of what `pack_parts` gave. KeyError if a part is missing."""
     fields = {name: part for name, part in parts.items() if not name.startswith("layers.")}
     layers = [parts[f"layers.{i}"] for i in range(config.num_layers)]
-    fields.setdefault("embed", fields["head"])
+    embed, head = fields.pop("embed", fields["head"]), fields.pop("head")
+    fields["embed"], fields["head"] = _scaled(embed, config.embed_scale), _scaled(head, config.logit_scale)
     return PackedModel(config=config, sizes=Sizes.of(config), layers=layers, **fields)
+
+
+def _scaled(table: Packed, factor: float) -> Packed:
+    """The same weights with all channels times `factor`; the very same object for a factor of 1."""
+    return table if factor == 1 else Packed(table.stored, table.scale * np.float32(factor))
 
 
 def _vector(x: FloatArray, size: int) -> FloatArray:
     out = np.zeros(size, dtype=np.float32)
     out[: len(x)] = x
     return out
+
+
+def _head_vector(x: FloatArray, sizes: Sizes) -> FloatArray:
+    """A norm weight of a head [head_dim] in the order of a padded query: two halves of rotary partners."""
+    out = np.zeros((2, sizes.half_pad), dtype=np.float32)
+    out[:, : len(x) // 2] = x.reshape(2, -1)
+    return out.reshape(-1)
 
 
 def _pack_table(
@@ -195,5 +218,20 @@ def _pack_layer(source: WeightSource, pack_rows: PackRows, c: ModelConfig, sizes
         gate_up.put(source.matrix(prefix + name), channel // 16 * UNIT + channel % 16 + half)
     down = Packer(pack_rows, c.hidden_size, c.intermediate_size, sizes.inner_pad)
     down.put(source.matrix(prefix + "down"), np.arange(c.hidden_size))
-    attn_norm, mlp_norm = (_vector(source.vector(prefix + x), sizes.width_pad) for x in ("attn_norm", "mlp_norm"))
-    return Layer(attn_norm, qkv.done(), bias, o.done(), mlp_norm, gate_up.done(), down.done())
+
+    def norm(name: str) -> FloatArray:
+        return _vector(source.vector(prefix + name), sizes.width_pad)
+
+    return Layer(
+        attn_norm=norm("attn_norm"),
+        qkv=qkv.done(),
+        qkv_bias=bias,
+        o=_scaled(o.done(), 1.0 if c.post_norms else c.residual_scale),
+        mlp_norm=norm("mlp_norm"),
+        gate_up=gate_up.done(),
+        down=_scaled(down.done(), 1.0 if c.post_norms else c.residual_scale),
+        q_norm=_head_vector(source.vector(prefix + "q_norm"), sizes) if c.qk_norm else None,
+        k_norm=_head_vector(source.vector(prefix + "k_norm"), sizes) if c.qk_norm else None,
+        post_attn_norm=norm("post_attn_norm") * np.float32(c.residual_scale) if c.post_norms else None,
+        post_mlp_norm=norm("post_mlp_norm") * np.float32(c.residual_scale) if c.post_norms else None,
+    )

@@ -11,16 +11,25 @@ from exactspec.target.weights import ModelConfig
 GROW = 1024  # positions added at a time
 
 
-class RopeTable:
-    """cos and sin: float32 [positions, half_pad]; padding lanes rotate by nothing."""
+def frequencies(config: ModelConfig, table: int = 0) -> npt.NDArray[np.float64]:
+    """Radians a position, float64 [head_dim / 2]. `table`: 0 the model's, 1 that of its local layers."""
+    theta = config.rope_theta if table == 0 else config.local_rope_theta
+    exponent = np.arange(config.head_dim // 2, dtype=np.float64) * 2 / config.head_dim
+    if not theta:
+        return np.zeros_like(exponent)  # layers that do not rotate
+    frequency: npt.NDArray[np.float64] = 1.0 / theta**exponent
+    if table == 0 and config.rope_divisors is not None:
+        frequency = frequency / config.rope_divisors
+    return frequency
 
-    def __init__(self, config: ModelConfig, half_pad: int) -> None:
-        half = config.head_dim // 2
-        frequency = 1.0 / config.rope_theta ** (np.arange(half, dtype=np.float64) * 2 / config.head_dim)
-        if config.rope_divisors is not None:
-            frequency = frequency / config.rope_divisors
+
+class RopeTable:
+    """cos and sin: float32 [positions, half_pad]; padding lanes rotate by nothing. `table`: see `frequencies`."""
+
+    def __init__(self, config: ModelConfig, half_pad: int, table: int = 0) -> None:
         self._frequency: npt.NDArray[np.float64] = np.zeros(half_pad, dtype=np.float64)
-        self._frequency[:half] = frequency
+        self._frequency[: config.head_dim // 2] = frequencies(config, table)
+        self._factor = config.rope_factor if table == 0 else 1.0
         # One value: an interrupt between several assignments would leave tables and addresses that do not fit.
         empty = np.empty((0, half_pad), dtype=np.float32)
         self._table: tuple[FloatArray, FloatArray, int, int] = (empty, empty, 0, 0)
@@ -32,7 +41,7 @@ class RopeTable:
         if positions > have:
             want = -(-positions // GROW) * GROW
             angle = np.arange(have, want, dtype=np.float64)[:, None] * self._frequency[None, :]
-            cos = np.concatenate([cos, np.cos(angle).astype(np.float32)])
-            sin = np.concatenate([sin, np.sin(angle).astype(np.float32)])
+            cos = np.concatenate([cos, (self._factor * np.cos(angle)).astype(np.float32)])
+            sin = np.concatenate([sin, (self._factor * np.sin(angle)).astype(np.float32)])
             self._table = (cos, sin, cos.ctypes.data, sin.ctypes.data)
         return self._table[2:]

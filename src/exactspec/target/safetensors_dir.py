@@ -20,15 +20,9 @@ from safetensors import SafetensorError, safe_open
 
 from exactspec.target.base import FloatArray
 from exactspec.target.dequant import all_finite
-from exactspec.target.families import (
-    check_tensors,
-    hf_name,
-    matrix_shape,
-    row_range,
-    tensor_shapes,
-    vector_size,
-)
+from exactspec.target.families import FAMILIES
 from exactspec.target.hf_config import read_config
+from exactspec.target.tensors import check_tensors, hf_name, matrix_shape, row_range, tensor_shapes, vector_size
 from exactspec.target.weights import ModelConfig
 
 INDEX = "model.safetensors.index.json"
@@ -77,7 +71,7 @@ class SafetensorsSource:
         if self._config.num_layers > len(stored):
             raise ValueError(f"config.json names {self._config.num_layers} layers, there are {len(stored)} tensors")
         self._shapes = tensor_shapes(self._config)
-        named = {name: hf_name(name) for name in self._shapes}
+        named = {name: self._file_name(name) for name in self._shapes}
         check_tensors(self._config, {name: tensor.shape for name, tensor in stored.items()}, named)
         self._tensors: dict[str, _Stored] = {name: stored[file_name] for name, file_name in named.items()}
         for name, tensor in self._tensors.items():
@@ -104,12 +98,17 @@ class SafetensorsSource:
         return self._read(name, start * shape[1], stop * shape[1]).reshape(-1, shape[1])
 
     def vector(self, name: str) -> FloatArray:
-        """A norm weight or a bias as float32 [n]."""
-        return self._read(name, 0, vector_size(self._shapes, name))
+        """A norm weight or a bias as float32 [n]; see `WeightSource.vector`."""
+        values = self._read(name, 0, vector_size(self._shapes, name))
+        offset = FAMILIES[self._config.family].norm_offset
+        return values + np.float32(offset) if offset and name.endswith("norm") else values
 
     def close(self) -> None:
         """Let go of the files; reading afterwards is a ValueError."""
         self._tensors = {}
+
+    def _file_name(self, name: str) -> str:
+        return hf_name(name, post_norms=self._config.post_norms)
 
     def _read(self, name: str, start: int, stop: int) -> FloatArray:
         if not self._tensors:
@@ -118,7 +117,7 @@ class SafetensorsSource:
         size, reader = _READERS[tensor.dtype]
         values = reader(tensor.data[tensor.start + start * size : tensor.start + stop * size])
         if not all_finite(values):
-            raise ValueError(f"tensor {hf_name(name)} holds values that are not finite; the file is damaged")
+            raise ValueError(f"tensor {self._file_name(name)} holds values that are not finite; the file is damaged")
         return values
 
 

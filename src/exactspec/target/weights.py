@@ -1,7 +1,8 @@
 """What a model file gives the target: a configuration and named matrices, whatever the file format.
 
 Canonical names, i the layer: ``embed``, ``norm``, ``head``, ``layers.i.attn_norm``, ``layers.i.mlp_norm``,
-``layers.i.{q,k,v,o,gate,up,down}``, ``layers.i.{q,k,v}_bias``.
+``layers.i.{q,k,v,o,gate,up,down}``, ``layers.i.{q,k,v}_bias``, ``layers.i.{q,k}_norm``,
+``layers.i.{post_attn,post_mlp}_norm``.
 """
 
 from __future__ import annotations
@@ -19,10 +20,18 @@ from exactspec.target.base import FloatArray
 class ModelConfig:
     """Sizes of a decoder. All counts are of the unpadded model.
 
-    `family`: "llama" or "qwen2". `vocab_size`: rows of the embedding. `rope_divisors` [head_dim / 2] float64 or
-    None: each inverse frequency is divided by its entry (``rope_freqs`` of GGUF files, Llama 3 scaling).
-    `max_position`: context length the file states. `tied_head`: the head is the embedding (no ``head`` matrix).
-    `attention_bias`: q, k and v have biases.
+    `family`: a name in `exactspec.target.families`. `vocab_size`: rows of the embedding. `max_position`: context
+    length that the file allows. `tied_head`: the head is the embedding (no ``head`` matrix). `attention_bias`: q, k
+    and v have biases. `qk_norm`: each head of q and k is normed before its rotation. `post_norms`: what attention and
+    feed-forward give is normed before it is added. `activation` of the gate: "silu" or "gelu_tanh".
+
+    Rotation: inverse frequencies of `rope_theta`, each divided by its entry of `rope_divisors` [head_dim / 2] float64
+    (None: all 1), cos and sin times `rope_factor`. `rope_tables`: one entry a layer, 0 for that table, 1 for the plain
+    frequencies of `local_rope_theta` (0: such layers do not rotate); None: 0 everywhere.
+    `layer_windows`: one entry a layer, the tokens that a token sees, itself included; 0: all. None: 0 everywhere.
+
+    Scalars: embeddings times `embed_scale`, scores times `query_scale` (None: head_dim**-0.5), what a layer adds
+    times `residual_scale`, logits times `logit_scale`.
     """
 
     family: str
@@ -39,6 +48,17 @@ class ModelConfig:
     max_position: int
     tied_head: bool
     attention_bias: bool
+    qk_norm: bool = False
+    post_norms: bool = False
+    activation: str = "silu"
+    rope_factor: float = 1.0
+    local_rope_theta: float | None = None
+    rope_tables: tuple[int, ...] | None = None
+    layer_windows: tuple[int, ...] | None = None
+    embed_scale: float = 1.0
+    query_scale: float | None = None
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
 
 
 class WeightSource(Protocol):
@@ -60,7 +80,7 @@ class WeightSource(Protocol):
         ...
 
     def vector(self, name: str) -> FloatArray:
-        """A norm weight or a bias as float32."""
+        """A bias, or a norm weight (what the normed row is multiplied with), as float32."""
         ...
 
     def close(self) -> None: ...

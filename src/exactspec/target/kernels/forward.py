@@ -12,9 +12,10 @@ from numba import njit
 from exactspec.target.kernels import simd as v
 from exactspec.target.kernels.attend import attention_task
 from exactspec.target.kernels.frame import LAYER
+from exactspec.target.kernels.heads import heads_phase
 from exactspec.target.kernels.isa import avx2, avx512vnni, avx512vnni_256, avx512vnni_emulated, avxvnni, portable
 from exactspec.target.kernels.products import UNIT
-from exactspec.target.kernels.rows import embed_row, norm_row, quantise_row
+from exactspec.target.kernels.rows import add_row, embed_row, norm_row, quantise_row
 from exactspec.target.kernels.sync import (
     COMING_CELL,
     GENERATION_CELL,
@@ -39,7 +40,18 @@ OUT, OUT_SCALE, MLP_NORM = LAYER["o"], LAYER["o_scale"], LAYER["mlp_norm"]
 GATE_UP, GATE_UP_SCALE = LAYER["gate_up"], LAYER["gate_up_scale"]
 DOWN, DOWN_SCALE = LAYER["down"], LAYER["down_scale"]
 QKV_WIDE, O_WIDE, GATE_UP_WIDE, DOWN_WIDE = (LAYER[f"{name}_wide"] for name in ("qkv", "o", "gate_up", "down"))
+Q_NORM, K_NORM, ROPE_TABLE = LAYER["q_norm"], LAYER["k_norm"], LAYER["rope_table"]
+POST_ATTN_NORM, POST_MLP_NORM = LAYER["post_attn_norm"], LAYER["post_mlp_norm"]
 LAYER_BYTES = 8 * len(LAYER)
+
+
+@njit(nogil=True, error_model="numpy")
+def settle_row(f, post, r):
+    """Add what a sublayer left in `normed`, normed by `post`; nothing where it has added its output itself (post 0)."""
+    if post:
+        left = f.normed + 4 * r * f.width_pad
+        norm_row(left, post, f.width, f.width_pad, f.eps, left)
+        add_row(left, f.width_pad, f.x + 4 * r * f.width_pad)
 
 
 @njit(nogil=True, error_model="numpy")
@@ -52,8 +64,9 @@ def quantise(isa, f, row, values, width, wide):
 
 
 @njit(nogil=True, error_model="numpy")
-def norm_phase(isa, f, weight, wide, threads, thread):
+def norm_phase(isa, f, post, weight, wide, threads, thread):
     for r in range(share_start(f.rows, threads, thread), share_start(f.rows, threads, thread + 1)):
+        settle_row(f, post, r)
         normed = f.normed + 4 * r * f.width_pad
         norm_row(f.x + 4 * r * f.width_pad, weight, f.width, f.width_pad, f.eps, normed)
         quantise(isa, f, r, normed, f.width_pad, wide)
@@ -66,6 +79,14 @@ def quantise_phase(isa, f, values, width, wide, threads, thread):
 
 
 @njit(nogil=True, error_model="numpy")
+def post_mlp_norm(f, layer):
+    """The norm that the output of this layer's feed-forward part waits for; 0 if none, and before the first layer."""
+    if layer < 0:
+        return 0
+    return v.load_i64s(f.layer_table + layer * LAYER_BYTES + 8 * POST_MLP_NORM)
+
+
+@njit(nogil=True, error_model="numpy")
 def layer_forward(isa, f, layer, threads, thread):
     team, private = f.team, f.private + thread * f.private_bytes
     table = f.layer_table + layer * LAYER_BYTES
@@ -74,7 +95,7 @@ def layer_forward(isa, f, layer, threads, thread):
     qkv_wide, o_wide = v.load_i64s(table + 8 * QKV_WIDE), v.load_i64s(table + 8 * O_WIDE)
     gate_up_wide, down_wide = v.load_i64s(table + 8 * GATE_UP_WIDE), v.load_i64s(table + 8 * DOWN_WIDE)
 
-    norm_phase(isa, f, v.load_i64s(table + 8 * ATTN_NORM), qkv_wide, threads, thread)
+    norm_phase(isa, f, post_mlp_norm(f, layer - 1), v.load_i64s(table + 8 * ATTN_NORM), qkv_wide, threads, thread)
     reset_counter(team, 1, thread)
     barrier(team, threads)
 
@@ -83,12 +104,19 @@ def layer_forward(isa, f, layer, threads, thread):
         v.load_i64s(table + 8 * QKV_SCALE),
         v.load_i64s(table + 8 * QKV_BIAS),
     )
+    cos, sin = f.cos, f.sin
+    if v.load_i64s(table + 8 * ROPE_TABLE):
+        cos, sin = f.local_cos, f.local_sin
+    q_norm, k_norm = v.load_i64s(table + 8 * Q_NORM), v.load_i64s(table + 8 * K_NORM)
     units = (f.heads + 2 * f.kv_heads) * f.head_pad // UNIT
     unit = next_unit(team, 0, units, threads, thread)
     while unit >= 0:
-        qkv_unit(isa, f, layer, unit, weights, scales, bias, qkv_wide, private)
+        qkv_unit(isa, f, layer, unit, weights, scales, bias, cos, sin, q_norm, qkv_wide, private)
         unit = next_unit(team, 0, units, threads, thread)
     barrier(team, threads)
+    if q_norm:
+        heads_phase(f, layer, q_norm, k_norm, cos, sin, threads, thread, private)
+        barrier(team, threads)
 
     reset_counter(team, 0, thread)
     task = next_unit(team, 1, f.tasks, threads, thread)
@@ -102,15 +130,16 @@ def layer_forward(isa, f, layer, threads, thread):
     barrier(team, threads)
 
     weights, scales = v.load_i64s(table + 8 * OUT), v.load_i64s(table + 8 * OUT_SCALE)
+    post = v.load_i64s(table + 8 * POST_ATTN_NORM)
     units = (f.width + UNIT - 1) // UNIT
     unit = next_unit(team, 0, units, threads, thread)
     while unit >= 0:
-        residual_unit(isa, f, unit, weights, scales, attended, o_wide, private)
+        residual_unit(isa, f, unit, weights, scales, attended, o_wide, post, private)
         unit = next_unit(team, 0, units, threads, thread)
     barrier(team, threads)
 
     reset_counter(team, 0, thread)
-    norm_phase(isa, f, v.load_i64s(table + 8 * MLP_NORM), gate_up_wide, threads, thread)
+    norm_phase(isa, f, post, v.load_i64s(table + 8 * MLP_NORM), gate_up_wide, threads, thread)
     barrier(team, threads)
 
     weights, scales = v.load_i64s(table + 8 * GATE_UP), v.load_i64s(table + 8 * GATE_UP_SCALE)
@@ -126,10 +155,11 @@ def layer_forward(isa, f, layer, threads, thread):
     barrier(team, threads)
 
     weights, scales = v.load_i64s(table + 8 * DOWN), v.load_i64s(table + 8 * DOWN_SCALE)
+    post = v.load_i64s(table + 8 * POST_MLP_NORM)
     units = (f.width + UNIT - 1) // UNIT
     unit = next_unit(team, 0, units, threads, thread)
     while unit >= 0:
-        residual_unit(isa, f, unit, weights, scales, f.inner_pad, down_wide, private)
+        residual_unit(isa, f, unit, weights, scales, f.inner_pad, down_wide, post, private)
         unit = next_unit(team, 0, units, threads, thread)
     barrier(team, threads)
     reset_counter(team, 0, thread)
@@ -138,7 +168,9 @@ def layer_forward(isa, f, layer, threads, thread):
 @njit(nogil=True, error_model="numpy")
 def head_forward(isa, f, threads, thread):
     team, private = f.team, f.private + thread * f.private_bytes
+    post = post_mlp_norm(f, f.layers - 1)
     for r in range(share_start(f.rows, threads, thread), share_start(f.rows, threads, thread + 1)):
+        settle_row(f, post, r)
         norm_row(f.x + 4 * r * f.width_pad, f.final_norm, f.width, f.width_pad, f.eps, f.normed + 4 * r * f.width_pad)
     barrier(team, threads)
     for r in range(share_start(f.asked, threads, thread), share_start(f.asked, threads, thread + 1)):

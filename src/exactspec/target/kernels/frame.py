@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-# One int64 row per layer: addresses of stored weights, of float32 scales per channel, of norms and biases; flags.
+# One int64 row per layer: addresses of stored weights, of float32 scales per channel, of norms (0: the family has none)
+# and biases; flags.
 LAYER_FIELDS = (
     "attn_norm",
     "qkv",
@@ -25,6 +26,11 @@ LAYER_FIELDS = (
     "o_wide",
     "gate_up_wide",
     "down_wide",
+    "q_norm",  # float32 [head_pad] in the order of a query: all heads are normed before the rotation
+    "k_norm",
+    "post_attn_norm",  # the attention's output is normed before it is added
+    "post_mlp_norm",
+    "rope_table",  # 0: cos and sin, 1: local_cos and local_sin
 )
 LAYER = {name: i for i, name in enumerate(LAYER_FIELDS)}
 
@@ -51,6 +57,8 @@ MODEL_FIELDS = (
     "kv_heads",
     "head_pad",  # head size padded to 32
     "half_pad",  # rotary pairs padded to 16
+    "head_dim",  # head size
+    "gate_activation",  # of the gate: 0 silu, 1 the tanh form of gelu
     "inner_pad",
     "vocab",
     "vocab_pad",
@@ -89,14 +97,16 @@ CALL_FIELDS = (
     "best_id",  # int64 [threads, asked, top_k]
     "cos",  # float32 [position, half_pad]
     "sin",
+    "local_cos",  # of the layers that rotate by another table
+    "local_sin",
     # scratch
     "x",  # float32 [rows, width_pad]
-    "normed",  # float32 [rows, width_pad]; the final norm's output at the end
+    "normed",  # float32 [rows, width_pad]; a sublayer's output until it is normed; the final norm's output at the end
     "activations",  # [rows, activation_stride], quantised: as the instruction set wants them
     "scale",  # float32 [rows, groups]: of the activations
     "offset",  # int32 [rows, groups]
     "queries",  # float32 [rows, heads * head_pad]
-    "attended",  # float32 [rows, heads * head_pad]
+    "attended",  # float32 [rows, heads * head_pad]; before the attention: keys until they are normed
     "inner",  # float32 [rows, inner_pad]
     "private",  # per thread
     "private_bytes",

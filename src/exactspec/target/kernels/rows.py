@@ -71,3 +71,10 @@ def norm_row(x: int, weight: int, count: int, width: int, eps: float, out: int) 
     gain = v.splat(np.float32(np.float32(1) / v.sqrt(np.float32(mean + eps))))
     for k in range(0, width, 16):
         v.store(out + 4 * k, v.mul(v.mul(v.load(x + 4 * k), gain), v.load(weight + 4 * k)))
+
+
+@njit(nogil=True, error_model="numpy")
+def add_row(x: int, width: int, out: int) -> None:
+    """out += x."""
+    for k in range(0, width, 16):
+        v.store(out + 4 * k, v.add(v.load(out + 4 * k), v.load(x + 4 * k)))

@@ -11,6 +11,7 @@ from exactspec.target.kernels.frame import SEGMENT
 from exactspec.target.kernels.products import UNIT, activation_bytes, most_rows, most_wide_rows, near, tile, wide_tile
 
 K_BLOCK = 1024  # inputs of a block of weights (32 kB), which stays in the nearest caches for all passes over it
+GELU = 2 * np.sqrt(2 / np.pi) * np.log2(np.e)
 VALUE_LIMIT = np.float32(1e9)  # keys, values and queries are clamped: a stale slot can never hold inf or NaN
 
 PAGES, BASE, FIRST_ROW = SEGMENT["pages"], SEGMENT["base"], SEGMENT["first_row"]
@@ -57,9 +58,45 @@ def clamped(x):
 
 
 @njit(nogil=True, error_model="numpy")
-def qkv_unit(isa, f, layer, unit, weights, scales, bias, wide, out):
+def row_page(f, layer, segment, r):
+    """The layer's part of the page that holds row r, and the row's slot in it."""
+    slot = v.load_i64s(segment + 8 * BASE) + r - v.load_i64s(segment + 8 * FIRST_ROW)
+    page = v.load_i64s(v.load_i64s(segment + 8 * PAGES) + 8 * (slot // CHUNK)) + layer * f.layer_bytes
+    return page, slot % CHUNK
+
+
+@njit(nogil=True, error_model="numpy")
+def rotated(a, b, cos, sin):
+    """16 pairs of a query or key, rotated and clamped."""
+    c, t = v.load(cos), v.load(sin)
+    return clamped(v.sub(v.mul(a, c), v.mul(b, t))), clamped(v.fma(b, c, v.mul(a, t)))
+
+
+@njit(nogil=True, error_model="numpy")
+def store_query(f, r, head, low, a, b):
+    """Dimensions low .. low + 15 of a query and their partners, scaled."""
+    q, factor = f.queries + 4 * (r * f.heads + head) * f.head_pad, v.splat(f.query_scale)
+    v.store(q + 4 * low, v.mul(a, factor))
+    v.store(q + 4 * (f.half_pad + low), v.mul(b, factor))
+
+
+@njit(nogil=True, error_model="numpy")
+def store_key(f, page, slot, head, low, a, b, scratch):
+    """Dimensions low .. low + 15 of a key of kv head `head` and their partners. `scratch`: 128 bytes."""
+    keys = page + head * f.head_bytes + 4 * slot
+    high = f.half_pad + low
+    v.store(scratch, a)
+    v.store(scratch + 64, b)
+    for d in range(16):
+        v.store_f32(keys + 4 * CHUNK * (low + d), v.load_f32(scratch + 4 * d))
+        v.store_f32(keys + 4 * CHUNK * (high + d), v.load_f32(scratch + 64 + 4 * d))
+
+
+@njit(nogil=True, error_model="numpy")
+def qkv_unit(isa, f, layer, unit, weights, scales, bias, cos, sin, raw, wide, out):
     """One unit of the query, key and value products for all rows: rotate, then queries to scratch, keys and values
-    to the cache. A unit of a query or key holds 16 dimensions and their 16 rotary partners."""
+    to the cache. A unit of a query or key holds 16 dimensions and their 16 rotary partners. `raw`: queries and keys go
+    to scratch as they are, because their heads are normed first (see heads)."""
     unit_product(isa, f, weights, f.width_pad, wide, unit, f.rows, out)
     units = f.head_pad // UNIT
     head, sub = unit // units, unit % units
@@ -69,32 +106,25 @@ def qkv_unit(isa, f, layer, unit, weights, scales, bias, wide, out):
         at = out + 4 * UNIT * r
         a = v.fma(v.load(at), v.load(ws), v.load(wb))
         b = v.fma(v.load(at + 64), v.load(ws + 64), v.load(wb + 64))
+        if raw and head < f.heads + f.kv_heads:
+            x = f.queries + 4 * (r * f.heads + head) * f.head_pad
+            if head >= f.heads:
+                x = f.attended + 4 * (r * f.heads + head - f.heads) * f.head_pad
+            v.store(x + 4 * low, a)
+            v.store(x + 4 * high, b)
+            continue
         segment = f.segment_table + v.load_i64s(f.row_segment + 8 * r) * SEGMENT_BYTES
-        base = v.load_i64s(segment + 8 * BASE)
         if head < f.heads + f.kv_heads:
-            angle = 4 * ((base + v.load_i64s(f.depths + 8 * r)) * f.half_pad + low)
-            c, t = v.load(f.cos + angle), v.load(f.sin + angle)
-            x = clamped(v.sub(v.mul(a, c), v.mul(b, t)))
-            b = clamped(v.fma(b, c, v.mul(a, t)))
-            a = x
+            angle = 4 * ((v.load_i64s(segment + 8 * BASE) + v.load_i64s(f.depths + 8 * r)) * f.half_pad + low)
+            a, b = rotated(a, b, cos + angle, sin + angle)
         else:
             a, b = clamped(a), clamped(b)
         if head < f.heads:
-            q = f.queries + 4 * (r * f.heads + head) * f.head_pad
-            factor = v.splat(f.query_scale)
-            v.store(q + 4 * low, v.mul(a, factor))
-            v.store(q + 4 * high, v.mul(b, factor))
+            store_query(f, r, head, low, a, b)
             continue
-        slot = base + r - v.load_i64s(segment + 8 * FIRST_ROW)
-        page = v.load_i64s(v.load_i64s(segment + 8 * PAGES) + 8 * (slot // CHUNK)) + layer * f.layer_bytes
-        slot %= CHUNK
+        page, slot = row_page(f, layer, segment, r)
         if head < f.heads + f.kv_heads:
-            keys = page + (head - f.heads) * f.head_bytes + 4 * slot
-            v.store(at, a)
-            v.store(at + 64, b)
-            for d in range(16):
-                v.store_f32(keys + 4 * CHUNK * (low + d), v.load_f32(at + 4 * d))
-                v.store_f32(keys + 4 * CHUNK * (high + d), v.load_f32(at + 64 + 4 * d))
+            store_key(f, page, slot, head - f.heads, low, a, b, at)
         else:
             values = page + (head - f.heads - f.kv_heads) * f.head_bytes + 4 * f.head_pad * (CHUNK + slot)
             v.store(values + 4 * UNIT * sub, a)
@@ -102,8 +132,9 @@ def qkv_unit(isa, f, layer, unit, weights, scales, bias, wide, out):
 
 
 @njit(nogil=True, error_model="numpy")
-def residual_unit(isa, f, unit, weights, scales, width, wide, out):
-    """One unit of an output or down projection for all rows, added to x."""
+def residual_unit(isa, f, unit, weights, scales, width, wide, post, out):
+    """One unit of an output or down projection for all rows, added to x; with `post` left in `normed`, because a norm
+    comes first (see forward.norm_phase)."""
     unit_product(isa, f, weights, width, wide, unit, f.rows, out)
     ws = scales + 4 * UNIT * unit
     for r in range(f.rows):
@@ -111,21 +142,33 @@ def residual_unit(isa, f, unit, weights, scales, width, wide, out):
         for half in range(2):
             if UNIT * unit + 16 * half < f.width_pad:
                 y = v.load(out + 4 * UNIT * r + 64 * half)
-                v.store(x + 64 * half, v.fma(y, v.load(ws + 64 * half), v.load(x + 64 * half)))
+                if post:
+                    left = f.normed + 4 * (r * f.width_pad + UNIT * unit) + 64 * half
+                    v.store(left, v.mul(y, v.load(ws + 64 * half)))
+                else:
+                    v.store(x + 64 * half, v.fma(y, v.load(ws + 64 * half), v.load(x + 64 * half)))
 
 
 @njit(nogil=True, error_model="numpy")
 def gated_unit(isa, f, unit, weights, scales, wide, out):
-    """One unit of gate and up (16 channels each) for all rows: inner = silu(gate) * up (SwiGLU, arXiv 2002.05202)."""
+    """One unit of gate and up (16 channels each) for all rows: inner = act(gate) * up (arXiv 2002.05202).
+
+    Both activations are gate / (1 + exp(-z)): silu with z = gate, gelu's tanh form (arXiv 1606.08415) with
+    z = 2 sqrt(2 / pi) (gate + 0.044715 gate**3).
+    """
     unit_product(isa, f, weights, f.width_pad, wide, unit, f.rows, out)
     ws = scales + 4 * UNIT * unit
     one, log2e = v.splat(np.float32(1)), v.splat(np.float32(-1.4426950408889634))
+    gelu1, gelu3 = v.splat(np.float32(-GELU)), v.splat(np.float32(-GELU * 0.044715))
     for r in range(f.rows):
         gate = v.mul(v.load(out + 4 * UNIT * r), v.load(ws))
         up = v.mul(v.load(out + 4 * UNIT * r + 64), v.load(ws + 64))
+        slope = log2e
+        if f.gate_activation == 1:
+            slope = v.fma(v.mul(gate, gate), gelu3, gelu1)
         # exp2 clamps on both sides: silu(-90) is a tiny number, silu(-300) is -0, never NaN
-        silu = v.div(gate, v.add(one, v.exp2(v.mul(gate, log2e))))
-        v.store(f.inner + 4 * (r * f.inner_pad + 16 * unit), v.mul(silu, up))
+        active = v.div(gate, v.add(one, v.exp2(v.mul(gate, slope))))
+        v.store(f.inner + 4 * (r * f.inner_pad + 16 * unit), v.mul(active, up))
 
 
 @njit(nogil=True, error_model="numpy")
