@@ -53,15 +53,13 @@ _NAMES = {
 PAIRED = ("llama", "granite", "smollm3")
 
 
-def stored_tensors(
-    arch: str, weights: Mapping[str, np.ndarray], heads: int = HEADS, kv_heads: int = KV_HEADS
-) -> dict[str, np.ndarray]:
+def stored_tensors(arch: str, weights: Mapping[str, np.ndarray], head: int = HEAD) -> dict[str, np.ndarray]:
     """File name -> array as a converter writes it: query and key rows of llama files and their like permuted."""
     out = {}
     for name, array in weights.items():
         *where, part = name.split(".")
         if arch in PAIRED and part in ("q", "k", "q_bias", "k_bias"):
-            array = permute(array, heads if part.startswith("q") else kv_heads)
+            array = permute(array, array.shape[0] // head)
         out[(f"blk.{where[1]}." if where else "") + _NAMES[part]] = array
     return out
 
@@ -134,9 +132,7 @@ def write_gguf(
         writer.add_bool(f"tokenizer.ggml.{key}", value)
     if template is not None:
         writer.add_chat_template(template)
-    counts = (values["attention.head_count"], values["attention.head_count_kv"])
-    sizes = counts if all(isinstance(n, int) for n in counts) else ()
-    for name, array in stored_tensors(arch, weights, *sizes).items():
+    for name, array in stored_tensors(arch, weights, values["attention.key_length"]).items():
         if name in drop or name in (stored or {}):
             continue
         writer.add_tensor(name, array)

@@ -61,7 +61,7 @@ GRANITE = {
     "attention_multiplier": 0.3, "logits_scaling": 2.5,
 }  # fmt: skip
 GRANITE_KEYS = {"embedding_scale": 3.0, "residual_scale": 0.4, "attention.scale": 0.3, "logit_scale": 2.5}
-SMOLLM3 = {"head_dim": None, "hidden_size": 120, "num_hidden_layers": 5, "pad_token_id": 0}
+SMOLLM3 = {"head_dim": None, "hidden_size": 120, "num_hidden_layers": 4, "pad_token_id": 0}
 
 CASES = {
     "llama": Case("Llama", arch="llama"),
@@ -84,7 +84,7 @@ CASES = {
         "Gemma3Text", GEMMA3 | {"rope_parameters": GEMMA3_ROPE, "sliding_window_pattern": 3}
     ),
     "granite": Case("Granite", GRANITE, "granite", GRANITE_KEYS),
-    "smollm3": Case("SmolLM3", SMOLLM3, "smollm3"),
+    "smollm3": Case("SmolLM3", SMOLLM3, "smollm3", {"rope.freq_base": 2e6}),
 }
 
 

@@ -177,6 +177,16 @@ def test_rope_settings_old_and_new() -> None:
     assert read_config(CONFIG | {"rope_theta": 5e5}).rope_theta == 5e5
     new = read_config(CONFIG | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}})
     assert (new.rope_theta, new.rope_divisors) == (1e6, None)
+    silent = {kind: read_config(CONFIG | {"model_type": kind}, context=1).rope_theta for kind in ("qwen3", "smollm3")}
+    assert silent == {"qwen3": 1e4, "smollm3": 2e6}
+    gemma3 = {"model_type": "gemma3_text", "sliding_window": 512}
+    assert read_config(CONFIG | gemma3, context=512).rope_theta == 1e6
+    old = {"rope_theta": 5e5, "rope_local_base_freq": 2e4, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+    both = read_config(CONFIG | gemma3 | old | {"num_hidden_layers": 7}, context=512)
+    assert (both.rope_theta, both.local_rope_theta) == (5e5, 2e4)
+    assert both.rope_tables == (1, 1, 1, 1, 1, 0, 1)
+    assert both.layer_windows == (512, 512, 512, 512, 512, 0, 512)
+    np.testing.assert_array_equal(both.rope_divisors, np.full(128, 8.0))
     linear = read_config(CONFIG | {"rope_scaling": {"type": "linear", "factor": 2.0}})
     np.testing.assert_array_equal(linear.rope_divisors, np.full(8, 2.0))
 

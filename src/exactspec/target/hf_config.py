@@ -21,6 +21,7 @@ class _Defaults:
     head_dim: int | None = None  # None: hidden_size / heads
     tied: bool = False
     window: int | None = None
+    theta: float = 10_000.0
 
 
 _DEFAULTS = {
@@ -30,9 +31,9 @@ _DEFAULTS = {
     "qwen2": _Defaults(positions=32768, kv_heads=32, window=4096),
     "qwen3": _Defaults(positions=32768, kv_heads=32, head_dim=128, window=4096),
     "gemma": _Defaults(positions=8192, kv_heads=16, head_dim=256, tied=True),
-    "gemma3_text": _Defaults(positions=131072, kv_heads=4, head_dim=256, tied=True, window=4096),
+    "gemma3_text": _Defaults(positions=131072, kv_heads=4, head_dim=256, tied=True, window=4096, theta=1_000_000.0),
     "granite": _Defaults(positions=2048),
-    "smollm3": _Defaults(positions=32768, kv_heads=4, tied=True),
+    "smollm3": _Defaults(positions=32768, kv_heads=4, tied=True, theta=2_000_000.0),
 }
 _ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
 _FULL, _SLIDING = "full_attention", "sliding_attention"
@@ -56,7 +57,7 @@ def read_config(raw: Mapping[str, Any], *, context: int | None = None) -> ModelC
     head_dim = _size(raw, "head_dim", defaults.head_dim or hidden // max(heads, 1))
     windows = _windows(raw, kind, layers, defaults.window)
     stated = _size(raw, "max_position_embeddings", defaults.positions)
-    rope, local = read_rope(raw, head_dim, stated, local_layers=name == "gemma3")
+    rope, local = read_rope(raw, head_dim, stated, defaults.theta, local_layers=name == "gemma3")
     tables, local_theta = _tables(raw, name, layers, windows, local)
     config = check_config(
         ModelConfig(

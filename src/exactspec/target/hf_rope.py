@@ -12,7 +12,7 @@ import numpy.typing as npt
 from exactspec.target.rope_scaling import linear_divisors, llama3_divisors, yarn_attention_factor, yarn_divisors
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
-_THETA, _GEMMA3_THETA, _GEMMA3_LOCAL_THETA = 10_000.0, 1_000_000.0, 10_000.0
+_LOCAL_THETA = 10_000.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,9 +27,10 @@ class Rope:
 
 
 def read_rope(
-    raw: Mapping[str, Any], head_dim: int, max_position: int, *, local_layers: bool
+    raw: Mapping[str, Any], head_dim: int, max_position: int, theta: float, *, local_layers: bool
 ) -> tuple[Rope, Rope | None]:
-    """Rotation of the model and, with `local_layers`, of its window layers. ValueError names what is not supported."""
+    """Rotation of the model and, with `local_layers`, of its window layers. `theta`: the base where config.json is
+    silent. ValueError names what is not supported."""
     parameters = raw.get("rope_parameters") or {}
     scaling = raw.get("rope_scaling") or {}
     if not isinstance(parameters, Mapping) or not isinstance(scaling, Mapping):
@@ -42,15 +43,15 @@ def read_rope(
         full, sliding = parameters.get(_FULL), parameters.get(_SLIDING)
         if full is None and sliding is None and parameters:
             full = parameters
-        full = {"rope_theta": _GEMMA3_THETA} | old | dict(full or scaling)
-        local = dict(sliding or {"rope_theta": raw.get("rope_local_base_freq") or _GEMMA3_LOCAL_THETA})
-        local_rope = _rope({"rope_theta": _GEMMA3_LOCAL_THETA} | local, head_dim, max_position, raw)
+        full = {"rope_theta": theta} | old | dict(full or scaling)
+        local = dict(sliding or {"rope_theta": raw.get("rope_local_base_freq") or _LOCAL_THETA})
+        local_rope = _rope({"rope_theta": _LOCAL_THETA} | local, head_dim, max_position, raw)
         if local_rope.divisors is not None or local_rope.factor != 1:
             raise ValueError("config.json: rope scaling of the window layers is not supported")
         return _rope(full, head_dim, max_position, raw), local_rope
     if any(isinstance(value, Mapping) for value in parameters.values()):
         raise ValueError("config.json: rotary parameters that differ between layers are not supported")
-    return _rope({"rope_theta": _THETA} | old | dict(parameters or scaling), head_dim, max_position, raw), None
+    return _rope({"rope_theta": theta} | old | dict(parameters or scaling), head_dim, max_position, raw), None
 
 
 def _rope(settings: Mapping[str, Any], head_dim: int, max_position: int, raw: Mapping[str, Any]) -> Rope:
