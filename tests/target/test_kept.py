@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
+import gguf
+import numpy as np
 import pytest
 from tiny_weights import RandomWeights
 
 from exactspec.target.cpu import describe_cpu
+from exactspec.target.dequant import Dequantiser
 from exactspec.target.kernels import kept as module
 from exactspec.target.kernels.compile import are_compiled, load_kernels
-from exactspec.target.kernels.kept import RECORD, intact, kept
+from exactspec.target.kernels.kept import RECORD, forget_old, intact, kept
 from exactspec.target.pack import pack_model
+
+Q8_0 = gguf.GGMLQuantizationType.Q8_0
 
 
 def fill(folder: Path, stamp: str = "s") -> Path:
@@ -134,3 +140,37 @@ def test_using_the_kernels_adds_nothing_to_their_folder():
     pack_model(RandomWeights(), pack_rows, 1)
     assert len(pack_rows.signatures) == 1
     assert are_compiled(cpu)
+
+
+def test_what_nobody_used_for_long_is_removed(tmp_path):
+    used, young, old = (fill(tmp_path / name) for name in ("used", "young", "old"))
+    for folder in (used, old):
+        os.utime(folder, (0, 0))
+    forget_old(used)
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"used", "young"}
+    assert used.stat().st_mtime > 1e9  # its use was noted
+    assert intact(used, "s")
+    assert intact(young, "s")
+
+
+def test_dequantising_kernels_are_kept_and_checked_like_the_others(tmp_path):
+    raw = np.full((3, 34), 7, dtype=np.uint8)
+    expected = gguf.quants.dequantize(raw, Q8_0)
+    raw.flags.writeable = False
+
+    def folder_after_use() -> Path:
+        values, finite = Dequantiser(tmp_path)(raw, Q8_0)
+        assert finite
+        np.testing.assert_array_equal(values, expected)
+        (folder,) = (path for path in (tmp_path / "kernels").iterdir() if path.is_dir())
+        return folder
+
+    folder = folder_after_use()
+    assert folder.name.endswith("-q8_0")
+    code = next(folder.rglob("*.nbc"))
+    whole, time = code.read_bytes(), code.stat().st_mtime_ns
+    folder_after_use()
+    assert code.stat().st_mtime_ns == time  # loaded, not compiled
+    code.write_bytes(whole[:-100] + bytes(100))
+    assert folder_after_use() == folder
+    assert code.stat().st_mtime_ns != time

@@ -14,7 +14,7 @@ import pytest
 from gguf import GGMLQuantizationType as Q
 from tiny_files import HEADS, HIDDEN, INNER, KV_HEADS, matrices, permute, stored_tensors, write_gguf
 
-from exactspec.target.dequant import dequantise, half_values
+from exactspec.target.dequant import Dequantiser
 from exactspec.target.gguf_file import GgufSource
 from exactspec.target.load import open_model
 
@@ -43,7 +43,7 @@ def test_every_type_equals_ggufs_own_numbers(kind: Q, tmp_path: Path) -> None:
     raw = random_rows(kind, 512, 256)
     expected = gguf.quants.dequantize(raw, kind).astype(np.float32)
     assert len(np.unique(expected)) > 100, "the test data says something"
-    values, finite = dequantise(raw, kind, half_values())
+    values, finite = Dequantiser()(raw, kind)
     assert finite
     np.testing.assert_array_equal(values.view(np.uint32), expected.view(np.uint32))
 
@@ -54,7 +54,7 @@ def test_a_scale_that_is_not_finite_is_seen(kind: Q, bad: int) -> None:
     for at in SCALES[kind]:
         raw = random_rows(kind, 4, 256)
         raw[2, at : at + 2] = np.frombuffer(struct.pack("<H", bad), dtype=np.uint8)
-        assert not dequantise(raw, kind, half_values())[1]
+        assert not Dequantiser()(raw, kind)[1]
 
 
 @pytest.mark.parametrize("arch", ["llama", "qwen2"])

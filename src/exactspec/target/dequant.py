@@ -9,7 +9,9 @@ Kernels run on the calling thread and release the interpreter lock.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import gguf
@@ -18,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from exactspec.target.base import FloatArray
+from exactspec.target.kernels.compile import load_one
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 # A kernel takes blocks [n, bytes of a block], the float32 values of all float16 numbers [65536], and fills
@@ -25,14 +28,9 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 Kernel: TypeAlias = Callable[[Bytes, FloatArray, FloatArray], bool]
 
 
-def _jit(function: Callable[..., Any]) -> Any:
-    """Compiled when first called, a second or less a type, and kept on disk. Each kernel's callees are in this file,
-    which is all that numba's own key watches."""
-    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
-    try:
-        return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # no folder to keep it in can be written
-        return numba.njit(**options)(function)
+def _part(function: Callable[..., Any]) -> Any:
+    """What several kernels call: compiled into each of them."""
+    return numba.njit(nogil=True, error_model="numpy")(function)
 
 
 def half_values() -> FloatArray:
@@ -40,12 +38,11 @@ def half_values() -> FloatArray:
     return np.arange(65536, dtype=np.uint16).view(np.float16).astype(np.float32)
 
 
-@_jit
+@_part
 def _half(half, block, at):  # type: ignore[no-untyped-def]
     return half[np.uint32(block[at]) | (np.uint32(block[at + 1]) << np.uint32(8))]
 
 
-@_jit
 def _q8_0(blocks, half, out):  # type: ignore[no-untyped-def]
     ok = True
     for b in range(blocks.shape[0]):
@@ -57,7 +54,6 @@ def _q8_0(blocks, half, out):  # type: ignore[no-untyped-def]
     return ok
 
 
-@_jit
 def _q4_0(blocks, half, out):  # type: ignore[no-untyped-def]
     ok = True
     for b in range(blocks.shape[0]):
@@ -71,7 +67,6 @@ def _q4_0(blocks, half, out):  # type: ignore[no-untyped-def]
     return ok
 
 
-@_jit
 def _q4_1(blocks, half, out):  # type: ignore[no-untyped-def]
     ok = True
     for b in range(blocks.shape[0]):
@@ -85,13 +80,12 @@ def _q4_1(blocks, half, out):  # type: ignore[no-untyped-def]
     return ok
 
 
-@_jit
+@_part
 def _word(block, at):  # type: ignore[no-untyped-def]
     w = np.uint32(block[at]) | (np.uint32(block[at + 1]) << np.uint32(8))
     return w | (np.uint32(block[at + 2]) << np.uint32(16)) | (np.uint32(block[at + 3]) << np.uint32(24))
 
 
-@_jit
 def _q5_0(blocks, half, out):  # type: ignore[no-untyped-def]
     ok = True
     for b in range(blocks.shape[0]):
@@ -107,7 +101,6 @@ def _q5_0(blocks, half, out):  # type: ignore[no-untyped-def]
     return ok
 
 
-@_jit
 def _q5_1(blocks, half, out):  # type: ignore[no-untyped-def]
     ok = True
     for b in range(blocks.shape[0]):
@@ -123,7 +116,6 @@ def _q5_1(blocks, half, out):  # type: ignore[no-untyped-def]
     return ok
 
 
-@_jit
 def _q2_k(blocks, half, out):  # type: ignore[no-untyped-def]
     ok = True
     for b in range(blocks.shape[0]):
@@ -138,7 +130,6 @@ def _q2_k(blocks, half, out):  # type: ignore[no-untyped-def]
     return ok
 
 
-@_jit
 def _q3_k(blocks, half, out):  # type: ignore[no-untyped-def]
     ok = True
     for b in range(blocks.shape[0]):
@@ -158,7 +149,7 @@ def _q3_k(blocks, half, out):  # type: ignore[no-untyped-def]
     return ok
 
 
-@_jit
+@_part
 def _scale_min(block, at, j):  # type: ignore[no-untyped-def]
     """Scale and minimum j of 8, six bits each, packed in 12 bytes (Q4_K, Q5_K)."""
     if j < 4:
@@ -170,7 +161,6 @@ def _scale_min(block, at, j):  # type: ignore[no-untyped-def]
     return np.float32(scale), np.float32(least)
 
 
-@_jit
 def _q4_k(blocks, half, out):  # type: ignore[no-untyped-def]
     ok = True
     for b in range(blocks.shape[0]):
@@ -189,7 +179,6 @@ def _q4_k(blocks, half, out):  # type: ignore[no-untyped-def]
     return ok
 
 
-@_jit
 def _q5_k(blocks, half, out):  # type: ignore[no-untyped-def]
     ok = True
     for b in range(blocks.shape[0]):
@@ -212,7 +201,6 @@ def _q5_k(blocks, half, out):  # type: ignore[no-untyped-def]
     return ok
 
 
-@_jit
 def _q6_k(blocks, half, out):  # type: ignore[no-untyped-def]
     ok = True
     for b in range(blocks.shape[0]):
@@ -247,7 +235,7 @@ _KERNELS: dict[gguf.GGMLQuantizationType, Kernel] = {
 
 
 def is_readable(kind: gguf.GGMLQuantizationType) -> bool:
-    """Whether `dequantise` knows this type; the others, it asks ``gguf`` with one block of zeros."""
+    """Whether `Dequantiser` knows this type; the others, it asks ``gguf`` with one block of zeros."""
     if kind in _KERNELS or kind in (gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.F16):
         return True
     block = np.zeros((1, gguf.GGML_QUANT_SIZES[kind][1]), dtype=np.uint8)
@@ -263,20 +251,40 @@ def all_finite(values: FloatArray) -> bool:
     return values.size == 0 or bool(np.isfinite(values.min()) and np.isfinite(values.max()))
 
 
-def dequantise(raw: Bytes, kind: gguf.GGMLQuantizationType, half: FloatArray) -> tuple[FloatArray, bool]:
-    """Rows of stored bytes [rows, row bytes] as float32 [rows, columns], and whether all values are finite.
+class Dequantiser:
+    """Stored rows to float32, whatever their type. A type's kernel is compiled at its first use, a second or less, and
+    kept with the other kernels (see kernels.compile); `home` is where. Threads may share it."""
 
-    `half`: see `half_values`. A row is a whole number of blocks. Raises NotImplementedError for a type that
-    neither this module nor ``gguf`` reads.
-    """
-    kernel = _KERNELS.get(kind)
-    if kernel is None:
-        values = np.ascontiguousarray(gguf.quants.dequantize(np.ascontiguousarray(raw), kind), dtype=np.float32)
-        if not values.flags.writeable:  # float32 is the file's own memory, which compiled callers do not take
-            values = values.copy()
-        return values, all_finite(values)
-    weights, size = gguf.GGML_QUANT_SIZES[kind]
-    blocks = np.ascontiguousarray(raw).reshape(-1, size)
-    out = np.empty((len(blocks), weights), dtype=np.float32)
-    finite = bool(kernel(blocks, half, out))
-    return out.reshape(len(raw), -1), finite
+    __slots__ = ("_compiled", "_half", "_home", "_lock")
+
+    def __init__(self, home: Path | None = None) -> None:
+        self._home, self._half, self._lock = home, half_values(), threading.Lock()
+        self._compiled: dict[gguf.GGMLQuantizationType, Kernel] = {}
+
+    def __call__(self, raw: Bytes, kind: gguf.GGMLQuantizationType) -> tuple[FloatArray, bool]:
+        """Rows of stored bytes [rows, row bytes] as float32 [rows, columns], and whether all values are finite.
+
+        A row is a whole number of blocks. Raises NotImplementedError for a type that neither this module nor ``gguf``
+        reads.
+        """
+        if kind not in _KERNELS:
+            values = np.ascontiguousarray(gguf.quants.dequantize(np.ascontiguousarray(raw), kind), dtype=np.float32)
+            if not values.flags.writeable:  # float32 is the file's own memory, which compiled callers do not take
+                values = values.copy()
+            return values, all_finite(values)
+        weights, size = gguf.GGML_QUANT_SIZES[kind]
+        blocks = np.ascontiguousarray(raw).reshape(-1, size)
+        out = np.empty((len(blocks), weights), dtype=np.float32)
+        finite = bool(self._kernel(kind)(blocks, self._half, out))
+        return out.reshape(len(raw), -1), finite
+
+    def _kernel(self, kind: gguf.GGMLQuantizationType) -> Kernel:
+        with self._lock:
+            if kind not in self._compiled:
+                from numba import types
+
+                # Read-only blocks: arrays that may be written are taken, too.
+                blocks = types.Array(types.uint8, 2, "C", readonly=True)
+                signature = types.boolean(blocks, types.float32[::1], types.float32[:, ::1])
+                self._compiled[kind] = load_one(_KERNELS[kind], signature, home=self._home)
+            return self._compiled[kind]

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from exactspec.target.base import FloatArray, IntArray
-from exactspec.target.dequant import dequantise, half_values, is_readable
+from exactspec.target.dequant import Dequantiser, is_readable
 from exactspec.target.families import FAMILIES
 from exactspec.target.gguf_config import read_config
 from exactspec.target.gguf_header import GgufHeader, GgufTensor, read_header
@@ -32,7 +32,7 @@ class GgufSource:
     Raises ValueError, one line, on anything that is not a model of the supported families.
     """
 
-    __slots__ = ("_config", "_data", "_half", "_path", "_permuted", "_sha256", "_shapes", "_tensors", "header")
+    __slots__ = ("_config", "_data", "_dequantise", "_path", "_permuted", "_sha256", "_shapes", "_tensors", "header")
 
     def __init__(self, path: Path, *, context: int | None = None, sha256: str | None = None) -> None:
         self.header: GgufHeader = read_header(path)
@@ -42,7 +42,7 @@ class GgufSource:
         self._shapes = tensor_shapes(self._config)
         self._tensors = _named_tensors(self.header, self._config)
         self._permuted = FAMILIES[self._config.family].paired_gguf
-        self._half = half_values()
+        self._dequantise = Dequantiser()
         self._data: npt.NDArray[np.uint8] | None = data
 
     @property
@@ -88,7 +88,7 @@ class GgufSource:
             raise ValueError(f"{self._path} was closed")
         tensor = self._tensors[name]
         stored = self._data[tensor.start : tensor.start + tensor.nbytes].reshape(-1, tensor.row_bytes)
-        values, finite = dequantise(stored[rows], tensor.kind, self._half)
+        values, finite = self._dequantise(stored[rows], tensor.kind)
         if not finite:
             raise ValueError(f"tensor {tensor.name} holds values that are not finite; the file is damaged")
         return values
@@ -110,4 +110,4 @@ def _stored_divisors(header: GgufHeader, data: npt.NDArray[np.uint8]) -> npt.NDA
     if tensor is None:
         return None
     raw = data[tensor.start : tensor.start + tensor.nbytes].reshape(1, -1)
-    return dequantise(raw, tensor.kind, half_values())[0].reshape(-1).astype(np.float64)
+    return Dequantiser()(raw, tensor.kind)[0].reshape(-1).astype(np.float64)

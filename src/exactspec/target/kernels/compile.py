@@ -12,12 +12,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from exactspec.target.cpu import CpuInfo
 from exactspec.target.home import default_home
-from exactspec.target.kernels.kept import intact, kept
+from exactspec.target.kernels.kept import forget_old, intact, kept
 
+_Built = TypeVar("_Built")
 _LOCK = threading.Lock()  # numba's configuration is one per process
 
 
@@ -102,15 +103,50 @@ def load_kernels(cpu: CpuInfo, *, home: Path | None = None, progress: Callable[[
         if not waited:
             waited.append(say("waiting for another process that compiles the kernels"))
 
+    folder = kernel_folder(cpu, home)
+    compiled = _in_folder(folder, _stamp(), build, waiting)
+    forget_old(folder)
+    return compiled
+
+
+def load_one(function: Callable[..., Any], signature: Any, *, home: Path | None = None) -> Any:
+    """A kernel that only some files need (one type's dequantisation), compiled when it is first wanted and kept as the
+    others are. What it calls must be in its own source file."""
+    import llvmlite
+    import numba
+    from llvmlite import binding
+
+    source = Path(function.__code__.co_filename)
+    digest = hashlib.sha256(source.read_bytes())
+    for part in (numba.__version__, llvmlite.__version__, binding.get_host_cpu_name()):
+        digest.update(part.encode() + b"\0")
+    # One folder a kernel: it is written once, so another process never sees it grow.
+    folder = (home or default_home()) / "kernels" / f"{digest.hexdigest()[:16]}-{function.__name__.strip('_')}"
+
+    def build(folder: Path | None) -> Any:
+        kernel = numba.njit(nogil=True, error_model="numpy", cache=folder is not None)(function)
+        kernel.compile(signature)
+        kernel.disable_compile()
+        return kernel
+
+    return _in_folder(folder, f"{source}|{source.stat().st_mtime_ns}", build, None)
+
+
+def _in_folder(
+    folder: Path, stamp: str, build: Callable[[Path | None], _Built], waiting: Callable[[], None] | None
+) -> _Built:
+    """What `build` makes, with numba's files in a kept folder; None where nothing can be kept."""
+    import numba
+
     with _LOCK:
         before = numba.config.CACHE_DIR
         try:
-            with kept(kernel_folder(cpu, home), stamp=_stamp(), waiting=waiting) as folder:
-                if folder is None:
+            with kept(folder, stamp=stamp, waiting=waiting) as place:
+                if place is None:
                     return build(None)
-                numba.config.CACHE_DIR = str(folder)
+                numba.config.CACHE_DIR = str(place)
                 try:
-                    return build(folder)
+                    return build(place)
                 except Exception:  # numba could not read or write there: do without
                     return build(None)
         finally:

@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -74,3 +75,14 @@ def kept(folder: Path, *, stamp: str, waiting: Callable[[], None] | None = None)
         yield folder
         if not intact(folder, stamp):
             seal(folder, stamp)
+
+
+def forget_old(used: Path, *, days: float = 30) -> None:
+    """Note that `used` was used now, and remove its neighbours that nobody has used for so many days: those of other
+    versions. A folder that is being compiled into is young."""
+    with contextlib.suppress(OSError):
+        os.utime(used)
+    with contextlib.suppress(OSError):
+        for folder in used.parent.iterdir():
+            if folder != used and folder.is_dir() and time.time() - folder.stat().st_mtime > days * 86400:
+                shutil.rmtree(folder, ignore_errors=True)
