@@ -2,7 +2,7 @@
 
 The rule is that of ``tokenizers``' BPE model: of all neighbouring pairs that have a merge, the one that stands first
 in the list of merges is joined first, ties from the left. Text is cut into words by the pre-tokenizer of that
-package; a word is merged here, in about 2 microseconds a byte, once (words are remembered). Building its own model
+package; a word is merged here, in about 3 microseconds a byte, once (words are remembered). Building its own model
 from 150,000 merges takes the package half a second and 80 MB, at every start.
 """
 
