@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from tiny_files import matrices, write_gguf
 from tiny_tokenizers import CHATML, corpus
+from tiny_weights import RandomWeights
 
 from exactspec.target import array_file, packed_source, packed_store
 from exactspec.target.array_file import ArrayWriter, is_intact, open_arrays
@@ -403,3 +404,26 @@ def test_every_block_of_a_large_file_is_checked(tmp_path, monkeypatch, threads):
         assert not is_intact(tmp_path / "a", record, threads=threads)
     (tmp_path / "a").write_bytes(whole)
     assert is_intact(tmp_path / "a", record, threads=threads)
+
+
+@pytest.mark.parametrize("shape", ["llama", "qwen2", "qwen3", "gemma3"])
+def test_every_field_of_every_family_is_kept(home, pack_rows, shape):
+    """Norms of heads, windows, factors: whatever a family's configuration and layers hold."""
+    source = RandomWeights(shape, tied_head=shape == "gemma3")
+    expected = pack_model(source, pack_rows, 1)
+    for _ in range(2):
+        key = packed_store.ModelKey(source.sha256)
+        store = PackedStore(home)
+        kept = PackedSource(
+            lambda: source,
+            store=store,
+            key=key,
+            origin=Path("x"),
+            config=source.config,
+            context=None,
+            entry=store.find(key),
+        )
+        packed = kept.packed(pack_rows, 1)
+        assert fingerprint(packed) == fingerprint(expected)
+        assert (packed.embed.stored is packed.head.stored) == (expected.embed.stored is expected.head.stored)
+    assert len(store.list()) == 1
