@@ -247,6 +247,14 @@ def test_sentencepiece_merging_follows_the_rule(pieces: list[str], scores: list[
     assert encoder(text, first=True) == naive_merge(SPACE + text.replace(" ", SPACE), table, byte_ids)
 
 
+def test_defined_runs_of_spaces_are_found_however_they_are_spelt() -> None:
+    """Gemma's files write them with spaces, others with U+2581: the longest one is taken whole."""
+    table = {SPACE: (1, -1.0), "a": (2, -2.0), f"{SPACE}a": (3, 0.0)}
+    for space in (" ", SPACE):
+        encoder = SentencePieceBpe(table, {space * 2: 10, space * 3: 11, "\n": 12}, {}, 0, space_prefix=False)
+        assert encoder(" a   a  a    a\n a", first=True) == [3, 11, 2, 10, 2, 11, 3, 12, 3]
+
+
 def test_a_sentencepiece_gguf(tmp_path: Path) -> None:
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), SPACE, "h", "i", f"{SPACE}h"]
     tokens += [f"{SPACE}hi", "[TOOL]"]

@@ -34,9 +34,11 @@ class SentencePieceBpe:
     ) -> None:
         if len(byte_ids) not in (0, 256) or (not byte_ids and unknown is None):
             raise ValueError(f"the vocabulary has {len(byte_ids)} byte tokens: it needs all 256, or an unknown token")
-        self._mergeable, self._defined, self._byte_ids = mergeable, defined, byte_ids
+        # Some files (Gemma's) spell defined runs of spaces with spaces; they are looked for as text is written here.
+        self._defined = {text.replace(" ", SPACE): id for text, id in defined.items() if text}
+        self._mergeable, self._byte_ids = mergeable, byte_ids
         self._unknown, self._prefix = unknown, SPACE if space_prefix else ""
-        texts = sorted((text for text in defined if text), key=len, reverse=True)
+        texts = sorted(self._defined, key=len, reverse=True)
         self._search = re.compile("|".join(re.escape(text) for text in texts)) if texts else None
 
     def __call__(self, text: str, *, first: bool) -> list[int]:
