@@ -30,7 +30,7 @@ def test_estimate_equals_what_is_packed(head_dim: int, tied: bool) -> None:
 
 
 def test_by_hand() -> None:
-    """qwen2.5-coder-1.5b at 32k: 28 layers x 2 x 2 heads x 128 x 4 bytes = 56 kB a token."""
+    """qwen2.5-coder-1.5b at 32k: 28 layers x 2 x 2 heads x 128 x 2 bytes = 28 kB a token in bfloat16."""
     config = replace(
         RandomWeights("qwen2").config,
         vocab_size=151936,
@@ -43,10 +43,12 @@ def test_by_hand() -> None:
         max_position=32768,
         tied_head=True,
     )
-    assert estimate(config, context=32768).cache == 28 * 2 * 2 * 128 * 4 * 32768
+    assert estimate(config, context=32768).cache == 28 * 2 * 2 * 128 * 2 * 32768
+    assert estimate(config, context=32768, cache_dtype="float32").cache == 28 * 2 * 2 * 128 * 4 * 32768
+    assert estimate(config, context=32768, cache_dtype="int8").cache == 28 * 2 * 2 * (128 + 4) * 32768
     assert 1.5e9 < estimate(config, context=1).weights < 1.6e9  # 1.54 billion parameters
     with pytest.raises(
-        ValueError, match=r"1\.4\d GiB weights \+ 1\.75 GiB cache for 32768 tokens .* available 2\.00 GiB"
+        ValueError, match=r"1\.4\d GiB weights \+ 0\.88 GiB cache for 32768 tokens .* available 2\.00 GiB"
     ):
         require_memory(config, available=2 * GIB)
     with pytest.raises(ValueError, match=r"set the context to at most (\d+) tokens") as error:
@@ -59,7 +61,7 @@ def test_by_hand() -> None:
 
 
 def test_unknown_cache_dtype() -> None:
-    with pytest.raises(ValueError, match="cache_dtype must be one of float32, got 'int3'"):
+    with pytest.raises(ValueError, match="cache_dtype must be one of bfloat16, float32, int8, got 'int3'"):
         estimate(RandomWeights().config, context=1, cache_dtype="int3")
 
 

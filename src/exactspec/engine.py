@@ -17,7 +17,8 @@ from exactspec.request import Request
 from exactspec.results import Completion, TokenInfo
 from exactspec.session import Session
 from exactspec.stream import Progress, Stream
-from exactspec.target.base import Cache, Target
+from exactspec.target.base import Cache, Target, check_cache
+from exactspec.target.cache_types import DEFAULT_CACHE_DTYPE
 from exactspec.target.tokenizer import Tokenizer
 from exactspec.turns import Turns
 
@@ -30,7 +31,8 @@ class Engine:
     `draft`: how to draft, a value of `Speculation.draft` or an own `Drafter`; None takes `speculation.draft`, which
     is "copy" by default. `speculation`: the other drafting options. `prefill_chunk`: prompt rows in one forward; a
     request can be cancelled between chunks. None of them can change a token.
-    Raises ValueError on an unknown draft, a drafter without the methods of one, or a chunk below 1.
+    Raises ValueError on an unknown draft, a drafter without the methods of one, a target whose cache cannot be
+    rewound, or a chunk below 1.
 
     Thread-safe: any number of threads may generate and stream at once. Forwards run one at a time; waiting requests
     take turns step by step, in order, and each gives the tokens it gives alone. A session is for one thread at a time.
@@ -47,6 +49,7 @@ class Engine:
     ) -> None:
         if prefill_chunk < 1:
             raise ValueError(f"prefill_chunk must be >= 1, got {prefill_chunk}")
+        check_cache(target)
         self.target = target
         self.tokenizer = tokenizer
         self.speculation = speculation or Speculation()
@@ -67,7 +70,7 @@ class Engine:
         speculation: Speculation | None = None,
         threads: int | None = None,
         context: int | None = None,
-        cache_dtype: str = "float32",
+        cache_dtype: str = DEFAULT_CACHE_DTYPE,
         dtype: str | None = None,
         device: str | None = None,
         progress: Callable[[str], None] | None = None,
@@ -76,8 +79,9 @@ class Engine:
         folder or id runs it through transformers, in float and not bit-exact (docs/targets.md).
 
         `threads`: None takes all cores that this process may use. `context`: longest context in tokens; None takes
-        what the model states. `cache_dtype`: of keys and values. `dtype` ("float32", "bfloat16") and `device` ("cpu",
-        "cuda"): for ``hf:`` models alone. `progress`: called with a line of text for each slow part.
+        what the model states. `cache_dtype`: of keys and values, "bfloat16", "float32" or "int8". `dtype` ("float32",
+        "bfloat16") and `device` ("cpu", "cuda"): for ``hf:`` models alone. `progress`: called with a line of text for
+        each slow part.
         Raises ValueError if the model cannot be run or, with the figures, if it does not fit into memory.
         """
         from exactspec.memory import require_memory
@@ -88,7 +92,7 @@ class Engine:
         from exactspec.target.packed_store import PackedStore
 
         if name.startswith(HF_PREFIX):
-            if cache_dtype != "float32":
+            if cache_dtype != DEFAULT_CACHE_DTYPE:
                 raise ValueError(f"{name}: keys and values have the model's dtype; leave cache_dtype as it is")
             options: dict[str, Any] = {"dtype": dtype, "device": device, "threads": threads, "context": context}
             return cls(*open_float(name, **options, progress=progress), draft=draft, speculation=speculation)

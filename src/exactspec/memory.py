@@ -8,10 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from exactspec.target.cache_types import DEFAULT_CACHE_DTYPE, cache_type
 from exactspec.target.weights import ModelConfig
-
-CACHE_BYTES = {"float32": 4}
-"""Bytes of one number in the cache."""
 
 _ROWS = 256
 """Rows of the largest forward that scratch is counted for."""
@@ -34,13 +32,14 @@ class MemoryNeed:
         return self.weights + self.cache + self.scratch
 
 
-def estimate(config: ModelConfig, *, context: int, cache_dtype: str = "float32") -> MemoryNeed:
+def estimate(config: ModelConfig, *, context: int, cache_dtype: str = DEFAULT_CACHE_DTYPE) -> MemoryNeed:
     """What the exact target needs for one request of `context` tokens, with the padding its kernels want.
 
     Raises ValueError on a cache dtype it does not have.
     """
-    if cache_dtype not in CACHE_BYTES:
-        raise ValueError(f"cache_dtype must be one of {', '.join(CACHE_BYTES)}, got {cache_dtype!r}")
+    token = cache_type(cache_dtype).token_bytes(
+        config.num_layers, config.num_kv_heads, 2 * _padded(config.head_dim // 2, 16)
+    )
     width, inner = _padded(config.hidden_size, 16), _padded(config.intermediate_size, 16)
     head = 2 * _padded(config.head_dim // 2, 16)
     q, kv = config.num_heads * head, config.num_kv_heads * head
@@ -48,7 +47,7 @@ def estimate(config: ModelConfig, *, context: int, cache_dtype: str = "float32")
     layer = (q + 2 * kv + 2 * inner) * (width + 4) + config.hidden_size * (q + inner + 8)
     tables = config.vocab_size * (1 if config.tied_head else 2)
     weights = config.num_layers * layer + tables * (width + 4)
-    cache = config.num_layers * 2 * kv * _padded(context, 128) * CACHE_BYTES[cache_dtype]
+    cache = _padded(context, 128) * token
     scratch = 4 * _ROWS * (3 * width + 2 * q + 2 * inner) + 4 * _LOGIT_ROWS * config.vocab_size
     return MemoryNeed(weights, cache, scratch)
 
@@ -58,7 +57,11 @@ def _padded(n: int, step: int) -> int:
 
 
 def require_memory(
-    config: ModelConfig, *, context: int | None = None, cache_dtype: str = "float32", available: int | None = None
+    config: ModelConfig,
+    *,
+    context: int | None = None,
+    cache_dtype: str = DEFAULT_CACHE_DTYPE,
+    available: int | None = None,
 ) -> MemoryNeed:
     """The need, or ValueError with the figures if it exceeds what is available.
 

@@ -42,7 +42,7 @@ def test_the_report(home):
     assert (report.models.bytes, report.kernels.bytes, report.kernels_compiled) == (2_500_007, 0, False)
     assert report.packages["numpy"]
     assert report.identity is not None
-    assert "/madeup-avxvnni/cache-float32/" in report.identity
+    assert "/madeup-avxvnni/cache-bfloat16/" in report.identity
     text = "\n".join(lines(report))
     assert "Made-up 9000 (madeup)" in text
     assert "avxvnni (also possible, with EXACTSPEC_ISA: portable)" in text
@@ -64,7 +64,7 @@ def test_packed_models_and_whether_they_are_intact(home):
         "one": (True, True),
         "two": (True, False),
     }
-    assert report.cache_dtypes[0] == "float32"
+    assert report.cache_dtypes == ("bfloat16", "float32", "int8")
     text = "\n".join(lines(report))
     assert "one (0.0 MB, intact)" in text
     assert "two (0.0 MB, damaged or unfinished: the next load makes it again)" in text

@@ -9,24 +9,25 @@ import numpy as np
 import pytest
 from tiny_weights import RandomWeights
 
+from exactspec.target import tasks
 from exactspec.target.base import Segment, Want
 from exactspec.target.cpu import EMULATED, describe_cpu
 from exactspec.target.exact import ExactTarget
-from exactspec.target.weights import ModelConfig
 
 # Sizes that pad every which way: head size 20 (halves of 10), hidden 72, inner 92, vocabulary 101.
+ODD: dict[str, Any] = {
+    "family": "llama",
+    "hidden_size": 72,
+    "num_heads": 6,
+    "num_kv_heads": 2,
+    "head_dim": 20,
+    "intermediate_size": 92,
+    "vocab_size": 101,
+}
 SHAPES: dict[str, dict[str, Any]] = {
     "llama": {"family": "llama"},
     "qwen2 tied": {"family": "qwen2", "tied_head": True},
-    "odd sizes": {
-        "family": "llama",
-        "hidden_size": 72,
-        "num_heads": 6,
-        "num_kv_heads": 2,
-        "head_dim": 20,
-        "intermediate_size": 92,
-        "vocab_size": 101,
-    },
+    "odd sizes": ODD,
     "wide heads": {"family": "qwen2", "num_heads": 2, "num_kv_heads": 1, "head_dim": 128, "hidden_size": 160},
     "normed heads": {"family": "qwen3", "head_dim": 20, "hidden_size": 72, "num_heads": 6, "intermediate_size": 92},
     "gemma3": {
@@ -43,12 +44,28 @@ SHAPES: dict[str, dict[str, Any]] = {
         "local_rope_theta": 100.0,
         "rope_tables": (1, 0),
     },
+    "float32 cache": {"family": "llama", "cache_dtype": "float32"},
+    "int8 cache": {**ODD, "cache_dtype": "int8"},
+    # Windows shorter than a tree is deep, up to one that ends within the second span.
+    "windows": {"family": "llama", "num_layers": 4, "layer_windows": (3, 0, 130, 300)},
+    "windows, int8 cache": {"family": "qwen2", "layer_windows": (1, 16), "cache_dtype": "int8"},
 }
 
 
+def make(shape: str, **options: Any) -> ExactTarget:
+    given = dict(SHAPES[shape])
+    cache_dtype = given.pop("cache_dtype", "bfloat16")
+    return ExactTarget(RandomWeights(**given), cache_dtype=cache_dtype, **options)
+
+
 @pytest.fixture(scope="module", params=SHAPES)
-def target(request: pytest.FixtureRequest) -> Iterator[ExactTarget]:
-    made = ExactTarget(RandomWeights(**SHAPES[request.param]), threads=2)
+def shape(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def target(shape: str) -> Iterator[ExactTarget]:
+    made = make(shape, threads=2)
     yield made
     made.close()
 
@@ -83,25 +100,48 @@ def test_long_products() -> None:
     made.close()
 
 
-def test_spans_and_their_border(target: ExactTarget) -> None:
-    """Position 1,024 opens a second span."""
+def test_spans_and_their_borders(target: ExactTarget) -> None:
+    """Every 256 positions a span begins."""
     tokens = text(target, 1100)
     whole = run(target, tokens, [1100])
-    assert np.array_equal(run(target, tokens, [1000, 13, 17, 1, 40]), whole)
+    assert np.array_equal(run(target, tokens, [500, 11, 1, 1, 300, 13, 17, 1, 40]), whole)
 
 
-def test_threads(target: ExactTarget) -> None:
+def test_threads(target: ExactTarget, shape: str) -> None:
     tokens = text(target, 200)
-    others = [ExactTarget(target_source(target), threads=n) for n in (1, 3)]
-    for other in others:
+    for threads in (1, 3):
+        other = make(shape, threads=threads)
         assert np.array_equal(run(other, tokens, [3, 50]), run(target, tokens, [200]))
         other.close()
 
 
-def target_source(target: ExactTarget) -> RandomWeights:
-    given = {name: getattr(target.config, name) for name in ModelConfig.__dataclass_fields__}
-    fixed = ("rms_norm_eps", "rope_theta", "rope_divisors")
-    return RandomWeights(**{name: value for name, value in given.items() if name not in fixed})
+@pytest.mark.parametrize("threads", [2, 3])
+def test_keys_shared_by_tasks(target: ExactTarget, shape: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows whose keys several tasks share, as threads at long contexts do: chains and trees."""
+    tokens, (branches, parents) = text(target, 700), random_tree(np.random.default_rng(3), 40, target.vocab_size)
+    wants = np.full(40, Want.LOGITS)
+    expected = run(target, tokens, [700])
+    cache = target.new_cache()
+    target.forward([Segment.chain(cache, tokens, Want.NONE)])
+    cache.keep(range(700))
+    (rows,) = target.forward([Segment(cache, branches, parents, wants)])
+    tree = rows.logits.copy()
+    monkeypatch.setattr(tasks, "LEAST_COST", 1)
+    other = make(shape, threads=threads)
+    shared = []
+    cache, out = other.new_cache(), []
+    for start, stop in ((0, 500), (500, 501), (501, 504), (504, 514), (514, 699), (699, 700)):
+        (rows,) = other.forward([Segment.chain(cache, tokens[start:stop], Want.LOGITS)])
+        shared.append(int(other._frames["split"][0]))
+        out.append(rows.logits.copy())
+        cache.keep(range(stop - start))
+    (rows,) = other.forward([Segment(cache, branches, parents, wants)])
+    shared.append(int(other._frames["split"][0]))
+    assert np.array_equal(np.concatenate(out), expected)
+    assert np.array_equal(rows.logits, tree)
+    if threads > 2:
+        assert shared[1] == shared[-1] == 1  # else this tests nothing
+    other.close()
 
 
 def random_tree(rng: np.random.Generator, n: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -195,29 +235,27 @@ def test_what_is_wanted_changes_nothing(target: ExactTarget) -> None:
 
 
 @pytest.mark.parametrize("accuracy", ["narrow", "wide"])
-def test_instruction_sets_agree(target: ExactTarget, accuracy: str) -> None:
+def test_instruction_sets_agree(target: ExactTarget, shape: str, accuracy: str) -> None:
     """All that this CPU can run: integers are equal by mathematics, floats because no order is left to a compiler."""
     tokens = text(target, 150)
-    own = ExactTarget(target_source(target), threads=2, accuracy=accuracy)
+    own = make(shape, threads=2, accuracy=accuracy)
     expected = run(own, tokens, [150])
     assert np.array_equal(run(own, tokens, [1, 2, 30, 8]), expected)
     own.close()
     others = [name for name in (*describe_cpu({}).supported, EMULATED) if name != target.cpu.instruction_set]
     assert "portable" in {target.cpu.instruction_set, *others}
     for name in others:
-        other = ExactTarget(
-            target_source(target), threads=2, accuracy=accuracy, cpu=describe_cpu({"EXACTSPEC_ISA": name})
-        )
+        other = make(shape, threads=2, accuracy=accuracy, cpu=describe_cpu({"EXACTSPEC_ISA": name}))
         assert np.array_equal(run(other, tokens, [1, 2, 30, 8, 13, 5]), expected), name
         other.close()
 
 
-def test_wide_activations_are_finer(target: ExactTarget) -> None:
+def test_wide_activations_are_finer(target: ExactTarget, shape: str) -> None:
     """16 bits change the logits, a little."""
     tokens = text(target, 150)
     both = []
     for accuracy in ("wide", "narrow"):
-        made = ExactTarget(target_source(target), threads=2, accuracy=accuracy)
+        made = make(shape, threads=2, accuracy=accuracy)
         both.append(run(made, tokens, [150]))
         made.close()
     wide, narrow = both

@@ -27,6 +27,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "intermediate_size": 92,
         "vocab_size": 101,
     },
+    "windows": {"num_layers": 3, "layer_windows": (16, 0, 100)},
     "large": {"hidden_size": 256, "num_heads": 4, "num_kv_heads": 1, "head_dim": 64, "intermediate_size": 500},
 }
 
@@ -140,7 +141,7 @@ def test_identity_names_what_matters(target: ExactTarget) -> None:
     other = ExactTarget(RandomWeights(seed=1), threads=1)
     assert target.identity != other.identity
     assert ExactTarget(RandomWeights(max_position=300), threads=1).identity == target.identity
-    for part in ("exactspec-", "numba-", "llvmlite-", "numpy-", "cache-float32", describe_cpu().llvm_name):
+    for part in ("exactspec-", "numba-", "llvmlite-", "numpy-", "cache-bfloat16", describe_cpu().llvm_name):
         assert part in target.identity
 
 

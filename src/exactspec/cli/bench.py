@@ -23,6 +23,7 @@ from exactspec.bench.workloads import RECIPES, build, workload_case
 from exactspec.cli.lazy import new_app
 from exactspec.cli.services import CliError, Services
 from exactspec.params import DRAFTS
+from exactspec.target.cache_types import DEFAULT_CACHE_DTYPE
 from exactspec.target.named import DEFAULT_MODEL
 
 _BAR_CONTEXT = LONG + 64
@@ -251,7 +252,7 @@ def _recorder(services: Services, out: Path, threads: int) -> Recorder:
 
 def _open(services: Services, model: str, threads: int, *, context: int | None) -> EngineLike:
     engine = services.open_engine(
-        model, draft="none", threads=threads, context=context, cache_dtype="float32", progress=services.note
+        model, draft="none", threads=threads, context=context, cache_dtype=DEFAULT_CACHE_DTYPE, progress=services.note
     )
     # The command line's own protocol names less of the engine than is measured here.
     return cast(EngineLike, engine)

@@ -14,6 +14,7 @@ from exactspec.cli.services import CliError, EngineLike, Message, Reading, Servi
 from exactspec.cli.stream import consume
 from exactspec.params import SamplingParams, Speculation
 from exactspec.results import Chunk, Completion
+from exactspec.target.cache_types import DEFAULT_CACHE_DTYPE
 from exactspec.target.named import DEFAULT_MODEL
 
 HELP = '/exit leaves, /reset forgets the conversation, /stats shows figures, """ begins and ends text of several lines'
@@ -40,7 +41,7 @@ def chat(
     stop: opt.Stop = None,
     threads: opt.Threads = None,
     context_length: opt.ContextLength = None,
-    cache_dtype: opt.CacheDtype = "float32",
+    cache_dtype: opt.CacheDtype = DEFAULT_CACHE_DTYPE,
     dtype: opt.Dtype = None,
     device: opt.Device = None,
     no_color: opt.NoColor = False,

@@ -17,7 +17,7 @@ import typer
 from exactspec import __version__
 from exactspec.cli import options as opt
 from exactspec.cli.services import Services
-from exactspec.memory import CACHE_BYTES
+from exactspec.target.cache_types import CACHE_TYPES, DEFAULT_CACHE_DTYPE
 from exactspec.target.cpu import ISA_VARIABLE, CpuInfo, describe_cpu, read_bandwidth
 from exactspec.target.home import default_home
 
@@ -124,7 +124,7 @@ def examine(
             from exactspec.target.kernels.compile import are_compiled
 
             compiled = are_compiled(cpu, home)
-            identity = identity_of("", cpu, "float32", default_accuracy(cpu)).rstrip("/")
+            identity = identity_of("", cpu, DEFAULT_CACHE_DTYPE, default_accuracy(cpu)).rstrip("/")
         except ImportError as error:
             problems.append(f"the kernels cannot be loaded ({error}): pip install --force-reinstall exactspec")
     packed: tuple[PackedModel, ...] = ()
@@ -144,7 +144,7 @@ def examine(
         models=_folder(home / "models"),
         kernels=_folder(home / "kernels"),
         packed=packed,
-        cache_dtypes=tuple(CACHE_BYTES),
+        cache_dtypes=tuple(CACHE_TYPES),
         packages=packages,
         problems=tuple(problems),
     )

@@ -17,6 +17,7 @@ from exactspec.cli.services import CliError, EngineLike, Services
 from exactspec.cli.stream import Request, consume
 from exactspec.params import Speculation
 from exactspec.results import Chunk, Completion
+from exactspec.target.cache_types import DEFAULT_CACHE_DTYPE
 from exactspec.target.named import DEFAULT_MODEL
 
 EXIT_DIFFERENT = 1
@@ -60,7 +61,7 @@ def generate(
     ] = None,
     threads: opt.Threads = None,
     context_length: opt.ContextLength = None,
-    cache_dtype: opt.CacheDtype = "float32",
+    cache_dtype: opt.CacheDtype = DEFAULT_CACHE_DTYPE,
     dtype: opt.Dtype = None,
     device: opt.Device = None,
     json_output: opt.Json = False,

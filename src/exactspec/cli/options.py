@@ -8,6 +8,7 @@ import typer
 
 from exactspec.cli.services import CliError, EngineLike, Services
 from exactspec.params import DRAFTS, SamplingParams, Speculation
+from exactspec.target.cache_types import CACHE_TYPES
 
 Model = Annotated[
     str,
@@ -56,7 +57,9 @@ ContextLength = Annotated[
     int | None,
     typer.Option("--context", metavar="N", help="Longest context in tokens (default: what the model states)."),
 ]
-CacheDtype = Annotated[str, typer.Option("--cache-dtype", metavar="T", help="How keys and values are stored.")]
+CacheDtype = Annotated[
+    str, typer.Option("--cache-dtype", metavar="|".join(CACHE_TYPES), help="How keys and values are stored.")
+]
 Dtype = Annotated[
     str | None, typer.Option("--dtype", metavar="T", help="For hf: models: float32 (default) or bfloat16.")
 ]

@@ -162,3 +162,14 @@ class Target(Protocol):
         positions at or past `max_length`, or a malformed tree.
         """
         ...
+
+
+def check_cache(target: Target) -> None:
+    """Raises ValueError if what the target keeps of a text lacks what rejected drafts and prefix reuse need, as the
+    state of a recurrent model does: refused at the start, because a wrong answer would come without an error."""
+    cache = target.new_cache()
+    missing = [name for name in ("keep", "truncate", "fork") if not callable(getattr(cache, name, None))]
+    if missing:
+        raise ValueError(
+            f"{type(cache).__name__} cannot be rewound: it lacks {', '.join(missing)}; see Cache in target/base.py"
+        )

@@ -5,32 +5,39 @@ that is full: pages wholly below `length` are never written. A page that is abou
 cache still holds it is copied first.
 
 Row i of a forward is staged in slot ``length + i``. `keep` moves the accepted rows down to their positions;
-everything at and above `length` is scratch.
+everything at and above `length` is scratch. How a page is laid out, and in which types: kernels.pages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from exactspec.target.base import FloatArray, IntArray
-from exactspec.target.kernels.attention import CHUNK
+from exactspec.target.cache_types import DEFAULT_CACHE_DTYPE, cache_type
+from exactspec.target.kernels.float_tile import PANEL
+from exactspec.target.kernels.pages import CHUNK
+
+STORED: dict[str, type[np.generic]] = {"float32": np.float32, "bfloat16": np.uint16, "int8": np.int8}
+ALIGNMENT = 64  # of a page: no vector of a panel crosses a cache line
 
 
 @dataclass(frozen=True, slots=True)
 class PageShape:
-    """`layers`, `kv_heads`, `head_pad` (floats per key or value)."""
+    """`layers`, `kv_heads`, `head_pad` (dimensions of a key or value), `dtype`: one of `CACHE_TYPES`."""
 
     layers: int
     kv_heads: int
     head_pad: int
+    dtype: str = DEFAULT_CACHE_DTYPE
 
     @property
     def head_bytes(self) -> int:
-        return 2 * self.head_pad * CHUNK * 4
+        return CHUNK * cache_type(self.dtype).token_bytes(1, 1, self.head_pad)
 
     @property
     def layer_bytes(self) -> int:
@@ -41,15 +48,22 @@ class PageShape:
         return self.layers * self.layer_bytes
 
 
+def _aligned(nbytes: int) -> npt.NDArray[np.uint8]:
+    raw = np.zeros(nbytes + ALIGNMENT, dtype=np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + nbytes]
+
+
 class Page:
-    """float32 [layers, kv_heads, 2, head_pad * 128] from zeros (a slot never written must be finite), with the
-    number of caches that hold it."""
+    """uint8 [page_bytes] from zeros (a slot never written must be finite), with the number of caches that hold it."""
 
     __slots__ = ("address", "data", "holders")
 
-    def __init__(self, data: FloatArray) -> None:
-        self.data = data
-        self.address = data.ctypes.data
+    def __init__(self, nbytes: int, copied: Page | None = None) -> None:
+        self.data = _aligned(nbytes)
+        if copied is not None:
+            self.data[:] = copied.data
+        self.address = self.data.ctypes.data
         self.holders = 1
 
 
@@ -120,10 +134,10 @@ class ExactCache:
         # counted before it is let go, and the addresses of all pages that may be written are set anew.
         for at in range(first, after):
             if at == len(self._pages):
-                self._pages.append(Page(np.zeros(self.shape.page_bytes // 4, dtype=np.float32)))
+                self._pages.append(Page(self.shape.page_bytes))
             elif self._pages[at].holders > 1:
                 shared = self._pages[at]
-                self._pages[at] = Page(shared.data.copy())
+                self._pages[at] = Page(self.shape.page_bytes, shared)
                 shared.holders -= 1
             self._set_address(at)
         self._staged = parents
@@ -135,27 +149,55 @@ class ExactCache:
         self._table = self._addresses.ctypes.data
         self._addresses[at] = self._pages[at].address
 
-    def _halves(self, at: int) -> tuple[FloatArray, FloatArray]:
+    def _parts(self, at: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.float32]]:
+        """Views of a page: keys [layers, kv_heads, slot / 16, dim, 16], values [layers, kv_heads, dim / 16, slot, 16],
+        scales [layers, kv_heads, 2, slot] (none but for int8)."""
         s = self.shape
-        data = self._pages[at].data.reshape(s.layers, s.kv_heads, 2, s.head_pad * CHUNK)
-        keys = data[:, :, 0].reshape(s.layers, s.kv_heads, s.head_pad, CHUNK)
-        values = data[:, :, 1].reshape(s.layers, s.kv_heads, CHUNK, s.head_pad)
-        return keys, values
+        data = self._pages[at].data.reshape(s.layers, s.kv_heads, s.head_bytes)
+        dtype = np.dtype(STORED[s.dtype])
+        half = CHUNK * s.head_pad * dtype.itemsize
+        keys = data[..., :half].view(dtype).reshape(s.layers, s.kv_heads, CHUNK // PANEL, s.head_pad, PANEL)
+        values = data[..., half : 2 * half].view(dtype).reshape(s.layers, s.kv_heads, s.head_pad // PANEL, CHUNK, PANEL)
+        scales = data[..., 2 * half :].view(np.float32).reshape(s.layers, s.kv_heads, 2, -1)
+        return keys, values, scales
 
     def _copy_slot(self, source: int, target: int) -> None:
-        from_keys, from_values = self._halves(source // CHUNK)
-        to_keys, to_values = self._halves(target // CHUNK)
-        to_keys[..., target % CHUNK] = from_keys[..., source % CHUNK]
-        to_values[:, :, target % CHUNK] = from_values[:, :, source % CHUNK]
+        from_keys, from_values, from_scales = self._parts(source // CHUNK)
+        to_keys, to_values, to_scales = self._parts(target // CHUNK)
+        a, b = source % CHUNK, target % CHUNK
+        place = _places(self.shape.dtype)
+        to_keys[:, :, b // PANEL, :, place[b % PANEL]] = from_keys[:, :, a // PANEL, :, place[a % PANEL]]
+        to_values[:, :, :, b] = from_values[:, :, :, a]
+        if from_scales.size:
+            to_scales[..., b] = from_scales[..., a]
 
     def last_layer(self) -> tuple[FloatArray, FloatArray]:
-        """Rotated keys and values of the last layer for the committed tokens: float32 [kv_heads, length, head_pad]
-        each (copies). Key dimensions are in rotate-half order, the halves `head_pad` / 2 apart."""
-        pages = range(-(-self._length // CHUNK))
-        halves = [self._halves(at) for at in pages]
-        if not halves:
-            empty = np.zeros((self.shape.kv_heads, 0, self.shape.head_pad), dtype=np.float32)
-            return empty, empty.copy()
-        keys = np.concatenate([k[-1].swapaxes(1, 2) for k, _ in halves], axis=1)[:, : self._length]
-        values = np.concatenate([v[-1] for _, v in halves], axis=1)[:, : self._length]
-        return keys, values
+        """Rotated keys and values of the last layer for the committed tokens, as attention reads them: float32
+        [kv_heads, length, head_pad] each (copies). Key dimensions are in rotate-half order, the halves
+        `head_pad` / 2 apart."""
+        s, place = self.shape, _places(self.shape.dtype)
+        empty = np.zeros((s.kv_heads, 0, s.head_pad), dtype=np.float32)
+        all_keys, all_values = [empty], [empty]
+        for at in range(-(-self._length // CHUNK)):
+            keys, values, scales = (part[-1] for part in self._parts(at))
+            k = _widened(keys[..., place].transpose(0, 1, 3, 2).reshape(s.kv_heads, CHUNK, s.head_pad))
+            v = _widened(values[..., place].transpose(0, 2, 1, 3).reshape(s.kv_heads, CHUNK, s.head_pad))
+            if scales.size:
+                k, v = k * scales[:, 0, :, None], v * scales[:, 1, :, None]
+            all_keys.append(k)
+            all_values.append(v)
+        return (
+            np.concatenate(all_keys, axis=1)[:, : self._length],
+            np.concatenate(all_values, axis=1)[:, : self._length],
+        )
+
+
+def _places(dtype: str) -> list[int]:
+    """Where element i of a panel's 16 lies (see kernels.float_tile)."""
+    return [2 * (i % 8) + i // 8 for i in range(PANEL)] if dtype == "bfloat16" else list(range(PANEL))
+
+
+def _widened(stored: npt.NDArray[Any]) -> FloatArray:
+    if stored.dtype == np.uint16:
+        return (stored.astype(np.uint32) << 16).view(np.float32)
+    return stored.astype(np.float32)

@@ -15,11 +15,13 @@ import numpy as np
 
 from exactspec.target.base import Segment, SegmentRows, Want
 from exactspec.target.cache import ExactCache, PageShape
+from exactspec.target.cache_types import DEFAULT_CACHE_DTYPE, cache_type
 from exactspec.target.cpu import CpuInfo, describe_cpu
-from exactspec.target.kernels.attention import BLOCK, CHUNK
 from exactspec.target.kernels.compile import load_kernels
+from exactspec.target.kernels.float_tile import BLOCK
 from exactspec.target.kernels.frame import CALL_FIELDS, FRAME, MODEL_FIELDS, SEGMENT_FIELDS, private_bytes
 from exactspec.target.kernels.isa import SHAPES
+from exactspec.target.kernels.pages import CHUNK
 from exactspec.target.kernels.sync import MAX_THREADS
 from exactspec.target.model_frame import TOP_K, layer_table, set_model
 from exactspec.target.packed_source import load_packed
@@ -27,6 +29,7 @@ from exactspec.target.precision import ACCURACIES, NARROW_GROUP, WIDE_GROUP, Wid
 from exactspec.target.rope import RopeTable
 from exactspec.target.scratch import Scratch
 from exactspec.target.segments import Layout, lay_out
+from exactspec.target.tasks import cut, most_pairs
 from exactspec.target.team import Team
 from exactspec.target.weights import WeightSource
 
@@ -37,7 +40,8 @@ class ExactTarget:
     """A `Target` with the exact promise. One forward at a time (it holds its own lock).
 
     `threads`: threads of a forward (default: all cores this process may use); they never change a bit.
-    `context`: longest context in tokens (default: what the file states). `cache_dtype`: "float32".
+    `context`: longest context in tokens (default: what the file states). `cache_dtype`: of keys and values,
+    "bfloat16", "float32" or "int8" (see cache_types).
     `accuracy`: one of `precision.ACCURACIES` (default: what costs this CPU nothing, or little).
     `progress`: called with one line when something takes long (compiling, packing).
     Raises ValueError on options out of range.
@@ -52,14 +56,13 @@ class ExactTarget:
         *,
         threads: int | None = None,
         context: int | None = None,
-        cache_dtype: str = "float32",
+        cache_dtype: str = DEFAULT_CACHE_DTYPE,
         accuracy: str | None = None,
         progress: Callable[[str], None] | None = None,
         cpu: CpuInfo | None = None,
         home: Path | None = None,
     ) -> None:
-        if cache_dtype != "float32":
-            raise ValueError(f"cache_dtype must be float32, got {cache_dtype!r}")
+        cache_type(cache_dtype)  # refused before anything is compiled
         if accuracy is not None and accuracy not in ACCURACIES:
             raise ValueError(f"accuracy must be one of {', '.join(ACCURACIES)}, got {accuracy!r}")
         config = source.config
@@ -84,7 +87,7 @@ class ExactTarget:
         self._team = Team(kernels.serve, self._frames, self.threads)
         self._layer_table = layer_table(self.packed, self.wide)
         self._scratch = Scratch()
-        self._page_shape = PageShape(config.num_layers, config.num_kv_heads, self.packed.sizes.head_pad)
+        self._page_shape = PageShape(config.num_layers, config.num_kv_heads, self.packed.sizes.head_pad, cache_dtype)
         sizes = self.packed.sizes
         self._widest = max(sizes.width_pad, sizes.inner_pad, config.num_heads * sizes.head_pad)
         self._groups = -(-self._widest // NARROW_GROUP)
@@ -138,28 +141,37 @@ class ExactTarget:
         ints = scratch.flat("ints", np.int64, 6 * rows + stride * len(layouts))
         at = scratch.address("ints", np.int64, 0)
         segments = 6 * rows
-        start = tasks = 0
+        start = 0
         tail = CHUNK
-        longest = 0
         wanted: list[int] = []
-        for i, (x, n) in enumerate(zip(layouts, counts, strict=True)):
+        lengths = [x.cache.length + x.depth + 1 for x in layouts]
+        cuts, tasks, record_floats = cut(
+            list(zip(counts, lengths, strict=True)),
+            heads=self.config.num_heads,
+            kv_heads=self.config.num_kv_heads,
+            head_pad=sizes.head_pad,
+            threads=self.threads,
+        )
+        records = scratch.address("records", np.float32, record_floats)
+        for i, (x, n, part) in enumerate(zip(layouts, counts, cuts, strict=True)):
             end = start + n
             ints[start:end] = x.tokens
             ints[rows + start : rows + end] = x.depths
             ints[2 * rows + start : 2 * rows + end] = i
             wanted += x.want
             pages = x.cache.stage(x.parents)
-            blocks = -(-n * self._group // BLOCK)
             paths, path_stride = (0, 0) if x.paths is None else (_address(x.paths), x.paths.shape[1])
             entry = segments + stride * i
-            ints[entry : entry + stride] = (pages, x.cache.length, start, n, paths, path_stride, tasks, blocks)
-            tasks += self.config.num_kv_heads * blocks
-            longest = max(longest, x.cache.length + x.depth + 1)
+            shared = records + 4 * part.records if part.parts > 1 else 0
+            ints[entry : entry + stride] = (
+                pages, x.cache.length, start, n, paths, path_stride,
+                part.first_task, part.blocks, part.parts, part.spans, shared,
+            )  # fmt: skip
             if paths:
                 tail = max(tail, (n + 2 * CHUNK - 2) // CHUNK * CHUNK)
             start = end
-        cos, sin = self._rope.cover(longest)
-        local_cos, local_sin = self._local_rope.cover(longest)
+        cos, sin = self._rope.cover(max(lengths))
+        local_cos, local_sin = self._local_rope.cover(max(lengths))
         asked = [(row, want) for row, want in enumerate(wanted) if want]
         slots = -1
         for i, (row, want) in enumerate(asked):
@@ -169,13 +181,16 @@ class ExactTarget:
             ints[4 * rows + i] = TOP_K if want >= TOPK else 1
             ints[5 * rows + i] = slots if full else -1
         threads, count = self.threads, len(asked)
-        private = private_bytes(rows, sizes.head_pad, tail, BLOCK, CHUNK)
+        private = private_bytes(rows, most_pairs(sizes.head_pad), sizes.head_pad, tail, BLOCK, CHUNK)
         attended = self.config.num_heads * sizes.head_pad
+        int8 = self._page_shape.dtype == "int8"
+        fresh = rows * 2 * self.config.num_kv_heads * sizes.head_pad if int8 else 0
         address = scratch.address
         self._call[:] = (
             rows,
             len(layouts),
             tasks,
+            int(record_floats > 0),
             count,
             at,
             at + 8 * rows,
@@ -198,6 +213,7 @@ class ExactTarget:
             address("offset", np.int32, rows * self._groups),
             address("queries", np.float32, rows * attended),
             address("attended", np.float32, rows * attended),
+            address("fresh", np.float32, fresh),
             address("inner", np.float32, rows * sizes.inner_pad),
             address("private", np.uint8, threads * private),
             private,

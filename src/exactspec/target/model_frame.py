@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 
 from exactspec.target.cache import PageShape
+from exactspec.target.cache_types import cache_type
 from exactspec.target.kernels.frame import LAYER_FIELDS
 from exactspec.target.pack import PackedModel
 from exactspec.target.precision import KINDS, NARROW_GROUP, WIDE_GROUP, Wide
+from exactspec.target.tasks import most_pairs
 
 TOP_K = 8
 
@@ -48,6 +50,8 @@ def set_model(
         "head_scale": _address(model.head.scale),
         "layer_bytes": page.layer_bytes,
         "head_bytes": page.head_bytes,
+        "cache_kind": cache_type(page.dtype).kind,
+        "pairs": most_pairs(s.head_pad),
         "top_k": TOP_K,
         "narrow_group": NARROW_GROUP,
         "wide_group": WIDE_GROUP,
@@ -65,7 +69,7 @@ def set_model(
 def layer_table(model: PackedModel, wide: Wide) -> np.ndarray[Any, Any]:
     """int64 [layers, LAYER_FIELDS]; an array that a family lacks is 0."""
     table = np.zeros((len(model.layers), len(LAYER_FIELDS)), dtype=np.int64)
-    tables = model.config.rope_tables
+    tables, windows = model.config.rope_tables, model.config.layer_windows
     for i, x in enumerate(model.layers):
         values: dict[str, np.ndarray[Any, Any] | int | None] = {
             "attn_norm": x.attn_norm,
@@ -84,6 +88,7 @@ def layer_table(model: PackedModel, wide: Wide) -> np.ndarray[Any, Any]:
             "post_attn_norm": x.post_attn_norm,
             "post_mlp_norm": x.post_mlp_norm,
             "rope_table": 0 if tables is None else tables[i],
+            "window": 0 if windows is None else windows[i],
         }
         values |= {f"{kind}_wide": int(flag) for kind, flag in zip(KINDS, wide.layers[i], strict=True)}
         table[i] = [_entry(values[name]) for name in LAYER_FIELDS]

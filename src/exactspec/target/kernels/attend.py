@@ -1,178 +1,138 @@
-"""The attention tasks of a layer: a few (row, head) pairs of one segment and one kv head over all their keys."""
+"""The attention tasks of a layer: a block of (row, head) pairs of one segment and one kv head over some of their keys.
+
+A task walks its chunks in order and, within a chunk, its pairs six at a time, so a chunk comes from memory once for
+all of them. Where a segment has too few tasks for the threads, `parts` tasks share a block's keys: each takes whole
+spans and writes what a span gave to a record, and after a barrier `merge_pair` adds a pair's records in order of
+position, as a task of one part does on its way.
+
+Record of a span: float32 [16 + head_pad]: the maximum, the sum, and from element 16 on the output.
+"""
 
 from __future__ import annotations
 
-import numpy as np
 from numba import njit
 
 from exactspec.target.kernels import simd as v
 from exactspec.target.kernels.attention import (
-    BLOCK,
-    CHUNK,
     SPAN_CHUNKS,
+    attend_chunk,
     clear_state,
-    float_tile,
-    hide_tail,
     merge_state,
-    softmax_chunk,
+    scale_chunk,
     write_output,
 )
-from exactspec.target.kernels.frame import SEGMENT
+from exactspec.target.kernels.float_tile import BLOCK, INT8, PANEL, float_tile
+from exactspec.target.kernels.frame import LAYER, SEGMENT
+from exactspec.target.kernels.pages import CHUNK, half_bytes
+from exactspec.target.kernels.task import RECORD_HEAD, close_spans, first_seen, record_of, row_and_head, task_of
+from exactspec.target.kernels.tree_tail import tree_tail
 
-PAGES, BASE, FIRST_ROW, ROWS = SEGMENT["pages"], SEGMENT["base"], SEGMENT["first_row"], SEGMENT["rows"]
-PATHS, PATH_STRIDE = SEGMENT["paths"], SEGMENT["path_stride"]
-FIRST_TASK, BLOCKS = SEGMENT["first_task"], SEGMENT["blocks"]
+BASE, PATHS, FIRST_TASK, BLOCKS = SEGMENT["base"], SEGMENT["paths"], SEGMENT["first_task"], SEGMENT["blocks"]
+PARTS, PARTIALS = SEGMENT["parts"], SEGMENT["partials"]
 SEGMENT_BYTES = 8 * len(SEGMENT)
+WINDOW, LAYER_BYTES = LAYER["window"], 8 * len(LAYER)
 
 
 @njit(nogil=True, error_model="numpy")
 def attention_task(isa, f, layer, task, scratch):
-    """Up to 6 (row, head) pairs of one segment and one kv head over all their keys."""
+    """See the module. The order of a segment's tasks is kv head, block, part."""
     segment = f.segment_table
     for _ in range(f.segments - 1):
         if task < v.load_i64s(segment + SEGMENT_BYTES + 8 * FIRST_TASK):
             break
         segment += SEGMENT_BYTES
     task -= v.load_i64s(segment + 8 * FIRST_TASK)
-    blocks = v.load_i64s(segment + 8 * BLOCKS)
-    kv, block = task // blocks, task % blocks
-    group = f.heads // f.kv_heads
-    pairs = v.load_i64s(segment + 8 * ROWS) * group
-    p0, p1 = pairs * block // blocks, pairs * (block + 1) // blocks
-    used = p1 - p0
-    width = f.head_pad
-    first_row, base = v.load_i64s(segment + 8 * FIRST_ROW), v.load_i64s(segment + 8 * BASE)
-    pages, paths = v.load_i64s(segment + 8 * PAGES), v.load_i64s(segment + 8 * PATHS)
-    inside = layer * f.layer_bytes + kv * f.head_bytes  # of a page
+    blocks, parts = v.load_i64s(segment + 8 * BLOCKS), v.load_i64s(segment + 8 * PARTS)
+    part, task = task % parts, task // parts
+    t = task_of(f, segment, layer, task // blocks, task % blocks, parts, scratch)
+    low, last = begin(f, t)
 
-    q = scratch
-    acc = q + 4 * BLOCK * width
-    total = acc + 4 * BLOCK * width
-    state = total + 4 * BLOCK * width
-    total_state = state + 4 * BLOCK * 16
-    scores = total_state + 4 * BLOCK * 16
-    tail = scores + 4 * BLOCK * CHUNK
-    last = 0
-    for i in range(used):
-        row = first_row + (p0 + i) // group
-        head = kv * group + (p0 + i) % group
+    # Chunks below `shared` are handled in place; a tree's tail is assembled path by path, by the last part.
+    tree = v.load_i64s(segment + 8 * PATHS) != 0
+    chunks = last // CHUNK + 1
+    shared = t.base // CHUNK if tree else chunks
+    first = first_seen(low, t.window) // CHUNK
+    span, spans = first // SPAN_CHUNKS, max(first, min(shared, chunks - 1)) // SPAN_CHUNKS + 1
+    start = max(first, (span + (spans - span) * part // parts) * SPAN_CHUNKS)
+    end = min(shared, (span + (spans - span) * (part + 1) // parts) * SPAN_CHUNKS)
+    for chunk in range(start, end):
+        for i in range(0, t.used, BLOCK):
+            block_chunk(isa, f, t, chunk, i, min(BLOCK, t.used - i))
+        if chunk % SPAN_CHUNKS == SPAN_CHUNKS - 1 or (chunk == end - 1 and not tree):
+            close_spans(f, t, 0, t.used, chunk)
+    if tree and part == parts - 1:
+        for i in range(0, t.used, BLOCK):
+            tree_tail(isa, f, t, shared, i, min(BLOCK, t.used - i))
+    if parts == 1:
+        for i in range(t.used):
+            row, head = row_and_head(f, t, i)
+            out = f.attended + 4 * (row * f.heads + head) * f.head_pad
+            write_output(t.total_state + 64 * i, t.total + 4 * i * f.head_pad, f.head_pad, out)
+
+
+@njit(nogil=True, error_model="numpy")
+def begin(f, t):
+    """Gather the pairs' queries and positions, clear their states; returns the lowest and the highest position."""
+    width = f.head_pad
+    low, last = 1 << 60, 0
+    for i in range(t.used):
+        row, head = row_and_head(f, t, i)
         source = f.queries + 4 * (row * f.heads + head) * width
         for d in range(0, width, 16):
-            v.store(q + 4 * (i * width + d), v.load(source + 4 * d))
-        clear_state(state + 64 * i, acc + 4 * i * width, width)
-        clear_state(total_state + 64 * i, total + 4 * i * width, width)
-        last = max(last, base + v.load_i64s(f.depths + 8 * row))
-    # Chunks below `shared` are handled in place; a tree's tail is assembled path by path.
-    shared = base // CHUNK if paths else last // CHUNK + 1
-    chunks = last // CHUNK + 1
-    for chunk in range(shared):
-        page = v.load_i64s(pages + 8 * chunk) + inside
-        float_tile(isa, used, q, width, page, CHUNK, width, scores, CHUNK, CHUNK, 0)
-        most = 0
-        for i in range(used):
-            position = base + v.load_i64s(f.depths + 8 * (first_row + (p0 + i) // group))
-            visible = min(CHUNK, position + 1 - chunk * CHUNK)
-            most = max(most, visible)
-            attend_chunk(scores + 4 * i * CHUNK, visible, state + 64 * i, acc + 4 * i * width, width)
-        float_tile(isa, used, scores, CHUNK, page + 4 * CHUNK * width, width, most, acc, width, width, 1)
-        if chunk % SPAN_CHUNKS == SPAN_CHUNKS - 1:
-            for i in range(used):
-                close_span(total_state + 64 * i, total + 4 * i * width, state + 64 * i, acc + 4 * i * width, width)
-    if paths:
-        tree_tail(
-            isa,
-            f,
-            segment,
-            inside,
-            first_row,
-            base,
-            p0,
-            used,
-            group,
-            chunks,
-            q,
-            acc,
-            total,
-            state,
-            total_state,
-            scores,
-            tail,
-        )
-    for i in range(used):
-        close_span(total_state + 64 * i, total + 4 * i * width, state + 64 * i, acc + 4 * i * width, width)
-        row = first_row + (p0 + i) // group
-        head = kv * group + (p0 + i) % group
-        write_output(
-            total_state + 64 * i, total + 4 * i * width, width, f.attended + 4 * (row * f.heads + head) * width
-        )
+            v.store(t.queries + 4 * (i * width + d), v.load(source + 4 * d))
+        clear_state(t.state + 64 * i, t.acc + 4 * i * width, width)
+        clear_state(t.total_state + 64 * i, t.total + 4 * i * width, width)
+        position = t.base + v.load_i64s(f.depths + 8 * row)
+        v.store_i64s(t.positions + 8 * i, position)
+        low, last = min(low, position), max(last, position)
+    return low, last
 
 
 @njit(nogil=True, error_model="numpy")
-def attend_chunk(scores, visible, state, acc, width):
-    """Weights of one pair's chunk; a chunk that the row does not see leaves its state alone and weighs 0."""
-    if visible <= 0:
-        zero = v.splat(np.float32(0))
-        for j in range(0, CHUNK, 16):
-            v.store(scores + 4 * j, zero)
+def block_chunk(isa, f, t, chunk, start, count):
+    """Up to 6 pairs from `start` on over one chunk that lies in its logical place."""
+    width, kind, origin = f.head_pad, f.cache_kind, chunk * CHUNK
+    # A tree's committed keys are seen by all its rows; in a chain the first rows of a block may not reach the chunk.
+    most, least = 0, CHUNK
+    for i in range(start, start + count):
+        position = v.load_i64s(t.positions + 8 * i)
+        most = max(most, min(CHUNK, position + 1 - origin))
+        least = min(least, max(0, first_seen(position, t.window) - origin))
+    if most <= least:
         return
-    hide_tail(scores, visible)
-    softmax_chunk(scores, state, acc, width)
+    keys = v.load_i64s(t.pages + 8 * chunk) + t.inside
+    half = half_bytes(kind, width)
+    queries, acc = t.queries + 4 * start * width, t.acc + 4 * start * width
+    panel = width * PANEL * 4 >> kind
+    panels = (most + PANEL - 1) // PANEL
+    float_tile(isa, kind, count, queries, width, keys, panel, width, t.scores, CHUNK, panels, 0)
+    for i in range(count):
+        scores = t.scores + 4 * i * CHUNK
+        position = v.load_i64s(t.positions + 8 * (start + i))
+        if kind == INT8:
+            scale_chunk(scores, keys + 2 * half)
+        before, end = first_seen(position, t.window) - origin, position + 1 - origin
+        attend_chunk(scores, before, end, t.state + 64 * (start + i), acc + 4 * i * width, width)
+        if kind == INT8:
+            scale_chunk(scores, keys + 2 * half + 4 * CHUNK)
+    panel = CHUNK * PANEL * 4 >> kind
+    even = (most + 1) // 2 * 2
+    float_tile(isa, kind, count, t.scores, CHUNK, keys + half, panel, even, acc, width, width // PANEL, 1)
 
 
 @njit(nogil=True, error_model="numpy")
-def close_span(total_state, total, state, acc, width):
-    """Merge a finished span and start the next one; an empty span changes nothing."""
-    if v.load_f32(state + 4) > np.float32(0):
-        merge_state(total_state, total, state, acc, width)
-        clear_state(state, acc, width)
-
-
-@njit(nogil=True, error_model="numpy")
-def tree_tail(
-    isa, f, segment, inside, first_row, base, p0, used, group, chunks, q, acc, total, state, total_state, scores, tail
-):
-    """The chunks from the root's on, each row along its own path (see attention)."""
-    width, slots = f.head_pad, f.tail_slots
-    pages, paths = v.load_i64s(segment + 8 * PAGES), v.load_i64s(segment + 8 * PATHS)
-    stride, rows = v.load_i64s(segment + 8 * PATH_STRIDE), v.load_i64s(segment + 8 * ROWS)
-    start = base // CHUNK * CHUNK
-    physical = (base + rows - 1) // CHUNK + 1 - base // CHUNK
-    weights = tail + 4 * BLOCK * slots
-    for c in range(physical):
-        page = v.load_i64s(pages + 8 * (base // CHUNK + c)) + inside
-        float_tile(isa, used, q, width, page, CHUNK, width, tail + 4 * CHUNK * c, slots, CHUNK, 0)
-    zero = v.splat(np.float32(0))
-    for chunk in range(base // CHUNK, chunks):
-        origin = chunk * CHUNK
-        for i in range(used):
-            row = (p0 + i) // group
-            depth = v.load_i64s(f.depths + 8 * (first_row + row))
-            mine, s, w = tail + 4 * i * slots, scores + 4 * i * CHUNK, weights + 4 * i * slots
-            for j in range(0, physical * CHUNK, 16):
-                v.store(w + 4 * j, zero)
-            visible = min(CHUNK, base + depth + 1 - origin)
-            if visible <= 0:
-                continue
-            path = paths + 8 * row * stride
-            # Committed keys keep their places; only ancestors move.
-            known = max(0, min(visible, base - origin))
-            for j in range(0, known, 16):
-                v.store(s + 4 * j, v.load(mine + 4 * (origin - start + j)))
-            for j in range(known, visible):
-                place = base - start + v.load_i64s(path + 8 * (origin + j - base))
-                v.store_f32(s + 4 * j, v.load_f32(mine + 4 * place))
-            attend_chunk(s, visible, state + 64 * i, acc + 4 * i * width, width)
-            for j in range(0, known - known % 16, 16):
-                v.store(w + 4 * (origin - start + j), v.load(s + 4 * j))
-            for j in range(known - known % 16, known):
-                v.store_f32(w + 4 * (origin - start + j), v.load_f32(s + 4 * j))
-            for j in range(known, visible):
-                place = base - start + v.load_i64s(path + 8 * (origin + j - base))
-                v.store_f32(w + 4 * place, v.load_f32(s + 4 * j))
-        for c in range(physical):
-            page = v.load_i64s(pages + 8 * (base // CHUNK + c)) + inside + 4 * CHUNK * width
-            count = min(CHUNK, base + rows - start - c * CHUNK)
-            float_tile(isa, used, weights + 4 * CHUNK * c, slots, page, width, count, acc, width, width, 1)
-        if chunk % SPAN_CHUNKS == SPAN_CHUNKS - 1:
-            for i in range(used):
-                close_span(total_state + 64 * i, total + 4 * i * width, state + 64 * i, acc + 4 * i * width, width)
+def merge_pair(f, layer, pair, scratch):
+    """Where its segment was split: what a pair's spans gave, merged in order of position."""
+    row, head = pair // f.heads, pair % f.heads
+    segment = f.segment_table + v.load_i64s(f.row_segment + 8 * row) * SEGMENT_BYTES
+    if v.load_i64s(segment + 8 * PARTS) == 1:
+        return
+    state, total, width = scratch, scratch + 64, f.head_pad
+    window = v.load_i64s(f.layer_table + layer * LAYER_BYTES + 8 * WINDOW)
+    position = v.load_i64s(segment + 8 * BASE) + v.load_i64s(f.depths + 8 * row)
+    clear_state(state, total, width)
+    first, last = first_seen(position, window) // CHUNK // SPAN_CHUNKS, position // CHUNK // SPAN_CHUNKS
+    for span in range(first, last + 1):
+        record = record_of(f, segment, v.load_i64s(segment + 8 * PARTIALS), row, head, span)
+        merge_state(state, total, record, record + 4 * RECORD_HEAD, width)
+    write_output(state, total, width, f.attended + 4 * pair * width)

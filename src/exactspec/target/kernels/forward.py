@@ -10,7 +10,8 @@ import numpy as np
 from numba import njit
 
 from exactspec.target.kernels import simd as v
-from exactspec.target.kernels.attend import attention_task
+from exactspec.target.kernels.attend import attention_task, merge_pair
+from exactspec.target.kernels.float_tile import INT8
 from exactspec.target.kernels.frame import LAYER
 from exactspec.target.kernels.heads import heads_phase
 from exactspec.target.kernels.isa import avx2, avx512vnni, avx512vnni_256, avx512vnni_emulated, avxvnni, portable
@@ -33,7 +34,7 @@ from exactspec.target.kernels.sync import (
     reset_counter,
     share_start,
 )
-from exactspec.target.kernels.units import gated_unit, head_unit, offer, qkv_unit, residual_unit
+from exactspec.target.kernels.units import gated_unit, head_unit, offer, qkv_unit, residual_unit, store_int8_unit
 
 ATTN_NORM, QKV, QKV_SCALE, QKV_BIAS = LAYER["attn_norm"], LAYER["qkv"], LAYER["qkv_scale"], LAYER["qkv_bias"]
 OUT, OUT_SCALE, MLP_NORM = LAYER["o"], LAYER["o_scale"], LAYER["mlp_norm"]
@@ -118,12 +119,22 @@ def layer_forward(isa, f, layer, threads, thread):
         heads_phase(f, layer, q_norm, k_norm, cos, sin, threads, thread, private)
         barrier(team, threads)
 
+    if f.cache_kind == INT8:
+        fresh = f.rows * 2 * f.kv_heads
+        for i in range(share_start(fresh, threads, thread), share_start(fresh, threads, thread + 1)):
+            store_int8_unit(f, layer, i, private)
+        barrier(team, threads)
     reset_counter(team, 0, thread)
     task = next_unit(team, 1, f.tasks, threads, thread)
     while task >= 0:
         attention_task(isa, f, layer, task, private)
         task = next_unit(team, 1, f.tasks, threads, thread)
     barrier(team, threads)
+    if f.split:
+        pairs = f.rows * f.heads
+        for pair in range(share_start(pairs, threads, thread), share_start(pairs, threads, thread + 1)):
+            merge_pair(f, layer, pair, private)
+        barrier(team, threads)
 
     quantise_phase(isa, f, f.attended, attended, o_wide, threads, thread)
     reset_counter(team, 1, thread)

@@ -31,6 +31,7 @@ LAYER_FIELDS = (
     "post_attn_norm",  # the attention's output is normed before it is added
     "post_mlp_norm",
     "rope_table",  # 0: cos and sin, 1: local_cos and local_sin
+    "window",  # tokens that a row sees, itself included; 0: all
 )
 LAYER = {name: i for i, name in enumerate(LAYER_FIELDS)}
 
@@ -44,6 +45,9 @@ SEGMENT_FIELDS = (
     "path_stride",  # in elements
     "first_task",  # number of its first attention task
     "blocks",  # row blocks per kv head
+    "parts",  # tasks that share a block's keys, by spans
+    "spans",  # capacity of the table `partials` in spans per pair
+    "partials",  # where `parts` > 1: address of what each span gave, [row, head, span] records (see attend); else 0
 )
 SEGMENT = {name: i for i, name in enumerate(SEGMENT_FIELDS)}
 
@@ -70,6 +74,8 @@ MODEL_FIELDS = (
     "head_wide",
     "layer_bytes",  # of a page
     "head_bytes",
+    "cache_kind",  # see float_tile
+    "pairs",  # most (row, head) pairs of an attention task
     "top_k",  # capacity of the best lists
     "narrow_group",  # inputs that share a scale of activations, a byte each
     "wide_group",  # the same of wide activations
@@ -84,6 +90,7 @@ CALL_FIELDS = (
     "rows",
     "segments",
     "tasks",  # attention tasks of all segments
+    "split",  # 1 where some segment has `parts` > 1
     "asked",  # rows that want the head
     "tokens",  # int64 [rows]
     "depths",  # int64 [rows]: logical position - base of its segment
@@ -107,6 +114,7 @@ CALL_FIELDS = (
     "offset",  # int32 [rows, groups]
     "queries",  # float32 [rows, heads * head_pad]
     "attended",  # float32 [rows, heads * head_pad]; before the attention: keys until they are normed
+    "fresh",  # float32 [rows, 2, kv_heads, head_pad]: keys and values on their way to an int8 cache
     "inner",  # float32 [rows, inner_pad]
     "private",  # per thread
     "private_bytes",
@@ -118,8 +126,8 @@ FRAME = np.dtype(
 )
 
 
-def private_bytes(rows: int, head_pad: int, tail_slots: int, block: int, chunk: int) -> int:
-    """Scratch of one thread: the float32 tile of a unit, or the buffers of one attention task."""
+def private_bytes(rows: int, pairs: int, head_pad: int, tail_slots: int, block: int, chunk: int) -> int:
+    """Scratch of one thread: the float32 tile of a unit, or the buffers of one attention task (attend.areas)."""
     product = rows * 32 * 4
-    attention = 4 * block * (3 * head_pad + 2 * 16 + chunk + 2 * tail_slots)
+    attention = 4 * pairs * (3 * head_pad + 2 * 16 + 2) + 4 * block * (chunk + 2 * tail_slots)
     return (max(product, attention) + 4095) // 4096 * 4096

@@ -11,12 +11,12 @@ from numba import njit
 from exactspec.target.kernels import simd as v
 from exactspec.target.kernels.rows import norm_row
 from exactspec.target.kernels.sync import share_start
-from exactspec.target.kernels.units import BASE, SEGMENT_BYTES, rotated, row_page, store_key, store_query
+from exactspec.target.kernels.units import BASE, SEGMENT_BYTES, put_key, rotated, store_query
 
 
 @njit(nogil=True, error_model="numpy")
 def heads_phase(f, layer, q_norm, k_norm, cos, sin, threads, thread, scratch):
-    """Norm, rotate and store every head of every row; the threads share the heads. `scratch`: 128 bytes."""
+    """Norm, rotate and store every head of every row; the threads share the heads. `scratch`: 64 bytes."""
     count = f.heads + f.kv_heads
     total = f.rows * count
     for item in range(share_start(total, threads, thread), share_start(total, threads, thread + 1)):
@@ -27,7 +27,6 @@ def heads_phase(f, layer, q_norm, k_norm, cos, sin, threads, thread, scratch):
         norm_row(x, weight, f.head_dim, f.head_pad, f.eps, x)
         segment = f.segment_table + v.load_i64s(f.row_segment + 8 * r) * SEGMENT_BYTES
         position = v.load_i64s(segment + 8 * BASE) + v.load_i64s(f.depths + 8 * r)
-        page, slot = row_page(f, layer, segment, r)
         for low in range(0, f.half_pad, 16):
             angle = 4 * (position * f.half_pad + low)
             a, b = v.load(x + 4 * low), v.load(x + 4 * (f.half_pad + low))
@@ -35,4 +34,4 @@ def heads_phase(f, layer, q_norm, k_norm, cos, sin, threads, thread, scratch):
             if head < f.heads:
                 store_query(f, r, head, low, a, b)
             else:
-                store_key(f, page, slot, head - f.heads, low, a, b, scratch)
+                put_key(f, layer, r, head - f.heads, low, a, b, scratch)

@@ -119,6 +119,23 @@ def _exp2(b: Any, t: Any) -> Any:
     return b.select(low, const(0.0), b.bitcast(bits, _VF))
 
 
+def _weight(b: Any, t: Any) -> Any:
+    """2**t for t <= 0, below 2**-126 exactly 0 or a subnormal number (which the float mode of a forward takes for 0).
+
+    Nearest integer by adding 1.5 * 2**23; degree-5 polynomial on [-1/2, 1/2], relative error below 2e-7. At the bound
+    -127 the power's bits are all 0: no comparison is needed.
+    """
+    const = lambda x: ir.Constant(_VF, [x] * LANES)  # noqa: E731
+    t = _fmax(b, t, const(-127.0))
+    shifted = b.fadd(t, const(12582912.0))
+    f = b.fsub(t, b.fsub(shifted, const(12582912.0)))
+    p = const(WEIGHT[0])
+    for c in WEIGHT[1:]:
+        p = emit.fma(b, p, f, const(c))
+    whole = b.shl(b.bitcast(shifted, _VI), ir.Constant(_VI, [23] * LANES))
+    return b.bitcast(b.add(b.bitcast(p, _VI), whole), _VF)
+
+
 def _single(x: float) -> float:
     import struct
 
@@ -135,6 +152,19 @@ EXP2 = tuple(
         5.548528025133475e-2,
         2.402293056470668e-1,
         6.931470444348033e-1,
+        1.0,
+    )
+)
+
+# 2**f on [-1/2, 1/2] for `weight`, likewise; minimax in relative error.
+WEIGHT = tuple(
+    _single(c)
+    for c in (
+        1.3264720366289499e-3,
+        9.671513022329365e-3,
+        5.550733777650474e-2,
+        2.402224207698376e-1,
+        6.931469775578211e-1,
         1.0,
     )
 )
@@ -166,6 +196,7 @@ maximum = _make(F32x16, (F32x16, F32x16), _fmax)
 minimum = _make(F32x16, (F32x16, F32x16), lambda b, x, y: b.select(b.fcmp_ordered("<", x, y), x, y))
 absolute = _make(F32x16, (F32x16,), lambda b, x: _unary(b, "fabs", x))
 exp2 = _make(F32x16, (F32x16,), _exp2)
+weight = _make(F32x16, (F32x16,), _weight)
 sqrt = _make(types.float32, (types.float32,), lambda b, x: _unary(b, "sqrt", x))
 to_float = _make(F32x16, (I32x16,), lambda b, x: b.sitofp(x, _VF))
 sum_lanes = _make(types.float32, (F32x16,), lambda b, v: _reduce(b, v, lambda b, x, y: b.fadd(x, y)))
@@ -181,6 +212,28 @@ def _round(b: Any, x: Any) -> Any:
 
 round_i32 = _make(I32x16, (F32x16,), _round)
 store_i8 = _make(types.void, (_A, I32x16), lambda b, at, v: emit.store(b, b.trunc(v, _VB), at))
+store_i8s = _make(types.void, (_A, types.int32), lambda b, at, x: emit.store(b, b.trunc(x, emit.I8), at))
+store_i16s = _make(types.void, (_A, types.int32), lambda b, at, x: emit.store(b, b.trunc(x, ir.IntType(16)), at))
+
+
+def _nearest_bf16(b: Any, x: Any) -> Any:
+    """float32 bits whose upper halves are the nearest bfloat16, ties to even. x must be finite."""
+    bits = b.bitcast(x, _VI)
+    odd = b.and_(b.lshr(bits, ir.Constant(_VI, [16] * LANES)), ir.Constant(_VI, [1] * LANES))
+    return b.add(bits, b.add(odd, ir.Constant(_VI, [0x7FFF] * LANES)))
+
+
+def _store_bf16(b: Any, at: Any, x: Any) -> Any:
+    bits = _nearest_bf16(b, x)
+    undef, words = ir.Constant(_VI, ir.Undefined), ir.VectorType(emit.I32, 8)
+    low = b.lshr(b.shuffle_vector(bits, undef, emit.indices(range(8))), ir.Constant(words, [16] * 8))
+    high = b.and_(b.shuffle_vector(bits, undef, emit.indices(range(8, 16))), ir.Constant(words, [0xFFFF0000] * 8))
+    emit.store(b, b.or_(low, high), at)
+
+
+# 16 bfloat16 in int32 lanes; and stored in the order of a panel (see float_tile).
+round_bf16 = _make(I32x16, (F32x16,), lambda b, x: b.lshr(_nearest_bf16(b, x), ir.Constant(_VI, [16] * LANES)))
+store_bf16 = _make(types.void, (_A, F32x16), _store_bf16)
 
 
 def _widen(b: Any, at: Any) -> Any:
@@ -211,3 +264,13 @@ def _mask_tail(b: Any, v: Any, count: Any, fill: Any) -> Any:
 
 
 mask_tail = _make(F32x16, (F32x16, types.int64, types.float32), _mask_tail)
+
+
+def _mask_head(b: Any, v: Any, count: Any, fill: Any) -> Any:
+    """Lanes before `count` (int64) become `fill`."""
+    lanes = ir.Constant(_VI, list(range(LANES)))
+    limit = emit.broadcast(b, b.trunc(count, emit.I32), LANES)
+    return b.select(b.icmp_signed(">=", lanes, limit), v, emit.broadcast(b, fill, LANES))
+
+
+mask_head = _make(F32x16, (F32x16, types.int64, types.float32), _mask_head)

@@ -6,8 +6,9 @@ import numpy as np
 from numba import njit
 
 from exactspec.target.kernels import simd as v
-from exactspec.target.kernels.attention import CHUNK
+from exactspec.target.kernels.float_tile import INT8
 from exactspec.target.kernels.frame import SEGMENT
+from exactspec.target.kernels.pages import CHUNK, store_int8, store_key, store_value
 from exactspec.target.kernels.products import UNIT, activation_bytes, most_rows, most_wide_rows, near, tile, wide_tile
 
 K_BLOCK = 1024  # inputs of a block of weights (32 kB), which stays in the nearest caches for all passes over it
@@ -58,14 +59,6 @@ def clamped(x):
 
 
 @njit(nogil=True, error_model="numpy")
-def row_page(f, layer, segment, r):
-    """The layer's part of the page that holds row r, and the row's slot in it."""
-    slot = v.load_i64s(segment + 8 * BASE) + r - v.load_i64s(segment + 8 * FIRST_ROW)
-    page = v.load_i64s(v.load_i64s(segment + 8 * PAGES) + 8 * (slot // CHUNK)) + layer * f.layer_bytes
-    return page, slot % CHUNK
-
-
-@njit(nogil=True, error_model="numpy")
 def rotated(a, b, cos, sin):
     """16 pairs of a query or key, rotated and clamped."""
     c, t = v.load(cos), v.load(sin)
@@ -78,18 +71,6 @@ def store_query(f, r, head, low, a, b):
     q, factor = f.queries + 4 * (r * f.heads + head) * f.head_pad, v.splat(f.query_scale)
     v.store(q + 4 * low, v.mul(a, factor))
     v.store(q + 4 * (f.half_pad + low), v.mul(b, factor))
-
-
-@njit(nogil=True, error_model="numpy")
-def store_key(f, page, slot, head, low, a, b, scratch):
-    """Dimensions low .. low + 15 of a key of kv head `head` and their partners. `scratch`: 128 bytes."""
-    keys = page + head * f.head_bytes + 4 * slot
-    high = f.half_pad + low
-    v.store(scratch, a)
-    v.store(scratch + 64, b)
-    for d in range(16):
-        v.store_f32(keys + 4 * CHUNK * (low + d), v.load_f32(scratch + 4 * d))
-        v.store_f32(keys + 4 * CHUNK * (high + d), v.load_f32(scratch + 64 + 4 * d))
 
 
 @njit(nogil=True, error_model="numpy")
@@ -122,13 +103,53 @@ def qkv_unit(isa, f, layer, unit, weights, scales, bias, cos, sin, raw, wide, ou
         if head < f.heads:
             store_query(f, r, head, low, a, b)
             continue
-        page, slot = row_page(f, layer, segment, r)
         if head < f.heads + f.kv_heads:
-            store_key(f, page, slot, head - f.heads, low, a, b, at)
+            put_key(f, layer, r, head - f.heads, low, a, b, at)
         else:
-            values = page + (head - f.heads - f.kv_heads) * f.head_bytes + 4 * f.head_pad * (CHUNK + slot)
-            v.store(values + 4 * UNIT * sub, a)
-            v.store(values + 4 * UNIT * sub + 64, b)
+            put_value(f, layer, r, head - f.heads - f.kv_heads, UNIT * sub, a, b)
+
+
+@njit(nogil=True, error_model="numpy")
+def place_of(f, layer, r, kv):
+    """Address of the layer and kv head in the page that holds row r, and the row's slot there."""
+    segment = f.segment_table + v.load_i64s(f.row_segment + 8 * r) * SEGMENT_BYTES
+    slot = v.load_i64s(segment + 8 * BASE) + r - v.load_i64s(segment + 8 * FIRST_ROW)
+    page = v.load_i64s(v.load_i64s(segment + 8 * PAGES) + 8 * (slot // CHUNK))
+    return page + layer * f.layer_bytes + kv * f.head_bytes, slot % CHUNK
+
+
+@njit(nogil=True, error_model="numpy")
+def put_key(f, layer, r, kv, low, a, b, spare):
+    """Dimensions low .. low + 15 of row r's key and their rotary partners, clamped, to the cache. `spare`: 64 bytes."""
+    if f.cache_kind == INT8:  # its scale needs the whole head: see store_int8_unit
+        fresh = f.fresh + 4 * f.head_pad * (r * 2 * f.kv_heads + kv)
+        v.store(fresh + 4 * low, a)
+        v.store(fresh + 4 * (f.half_pad + low), b)
+        return
+    page, slot = place_of(f, layer, r, kv)
+    store_key(f.cache_kind, page, slot, f.head_pad, low, a, spare)
+    store_key(f.cache_kind, page, slot, f.head_pad, f.half_pad + low, b, spare)
+
+
+@njit(nogil=True, error_model="numpy")
+def put_value(f, layer, r, kv, d, a, b):
+    """Dimensions d .. d + 31 of row r's value, clamped, to the cache."""
+    if f.cache_kind == INT8:
+        fresh = f.fresh + 4 * f.head_pad * (r * 2 * f.kv_heads + f.kv_heads + kv)
+        v.store(fresh + 4 * d, a)
+        v.store(fresh + 4 * d + 64, b)
+        return
+    page, slot = place_of(f, layer, r, kv)
+    store_value(f.cache_kind, page, slot, f.head_pad, d, a)
+    store_value(f.cache_kind, page, slot, f.head_pad, d + 16, b)
+
+
+@njit(nogil=True, error_model="numpy")
+def store_int8_unit(f, layer, unit, spare):
+    """Key or value of one row and kv head, from `fresh` to an int8 cache."""
+    r, which = unit // (2 * f.kv_heads), unit % (2 * f.kv_heads)
+    head, slot = place_of(f, layer, r, which % f.kv_heads)
+    store_int8(head, slot, f.head_pad, f.fresh + 4 * f.head_pad * unit, which >= f.kv_heads, spare)
 
 
 @njit(nogil=True, error_model="numpy")
