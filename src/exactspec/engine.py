@@ -102,7 +102,7 @@ class Engine:
             raise ValueError(f"{name}: {named.note}")  # said before a download, not after it
         tell = None if progress is None else _Milestones(progress)
         found = ModelStore().resolve(name, progress=tell)
-        model = open_model(found.path, context=context, sha256=found.sha256, packed=PackedStore())
+        model = open_model(found.path, sha256=found.sha256, packed=PackedStore())
         with closing(model.source) as source:
             require_memory(source.config, context=context, cache_dtype=cache_dtype)
             target = ExactTarget(source, threads=threads, context=context, cache_dtype=cache_dtype, progress=progress)

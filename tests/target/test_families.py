@@ -50,8 +50,8 @@ LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32, "rope_theta": 1e3,
 }  # fmt: skip
-GEMMA3 = {"sliding_window": 256, "query_pre_attn_scalar": 24, "num_hidden_layers": 7}
-GEMMA3_KEYS = {"attention.sliding_window": 256, "rope.freq_base": 1e6}
+GEMMA3 = {"sliding_window": 24, "query_pre_attn_scalar": 24, "num_hidden_layers": 7}
+GEMMA3_KEYS = {"attention.sliding_window": 24, "rope.freq_base": 1e6}
 GEMMA3_ROPE = {
     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e3},
@@ -65,6 +65,11 @@ SMOLLM3 = {"head_dim": None, "hidden_size": 120, "num_hidden_layers": 4, "pad_to
 
 CASES = {
     "llama": Case("Llama", arch="llama"),
+    "mistral": Case("Mistral", {"sliding_window": 40}, "llama", {"attention.sliding_window": 40}),
+    "ministral": Case(
+        "Ministral", {"sliding_window": 70, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+    ),
+    "qwen3, window": Case("Qwen3", {"use_sliding_window": True, "sliding_window": 40, "max_window_layers": 1}),
     "llama, llama3 scaling": Case("Llama", {"rope_parameters": LLAMA3}),
     "llama, yarn": Case("Llama", {"rope_parameters": YARN}, "llama", YARN_KEYS),
     "qwen2, yarn, attention factor": Case(

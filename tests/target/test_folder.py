@@ -132,14 +132,13 @@ REFUSED_CONFIGS = [
     ({"model_type": "mixtral"}, "mixture-of-experts layers"),
     ({"model_type": "gemma3"}, "also sees images"),
     ({"model_type": "gemma2"}, "soft-capped"),
-    ({"model_type": "gemma3_text"}, "sliding window attention layers"),
     ({"model_type": "gemma3_text", "final_logit_softcapping": 30.0}, "final_logit_softcapping 30.0"),
     ({"model_type": "gemma3_text", "sliding_window": None}, "no sliding_window"),
     ({"model_type": "gemma3_text", "layer_types": ["full_attention"]}, "layer_types names 1 layers"),
     ({"model_type": "granite", "logits_scaling": 0}, "logits_scaling 0.0 is out of range"),
     ({"model_type": "smollm3", "no_rope_layers": [1]}, "no_rope_layers"),
-    ({"model_type": "mistral"}, "sliding window attention layers"),
-    ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 1}, "sliding window attention layers"),
+    ({"model_type": "mistral", "sliding_window": 0}, "sliding_window should be a positive integer"),
+    ({"model_type": "gemma3_text", "sliding_window_pattern": 0}, "sliding_window_pattern"),
     ({"model_type": "qwen2", "layer_types": ["full_attention", "linear_attention"]}, "recurrent layers"),
     ({"rope_scaling": {"rope_type": "yarn", "factor": -4.0}}, "rope scaling 'yarn' has numbers out of range"),
     ({"rope_scaling": {"rope_type": "yarn", "factor": "4"}}, "factor should be a number"),
@@ -163,26 +162,39 @@ def test_configs_are_refused_by_name(change: dict[str, object], reason: str) -> 
         read_config(CONFIG | change)
 
 
-def test_windows_that_are_not_in_use() -> None:
-    read_config(CONFIG | {"model_type": "mistral"}, context=4096)
-    read_config(CONFIG | {"model_type": "mistral", "sliding_window": None})
-    read_config(CONFIG | {"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": False})
-    read_config(CONFIG | {"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 2})
-    read_config(CONFIG | {"model_type": "qwen2", "layer_types": ["full_attention"] * 2, "use_sliding_window": True})
-    with pytest.raises(ValueError, match="at a context of 4097 tokens; ask for a context of at most 4096"):
-        read_config(CONFIG | {"model_type": "mistral"}, context=4097)
+MIXED = ["sliding_attention", "full_attention"] * 2
+
+
+@pytest.mark.parametrize(
+    ("change", "windows"),
+    [
+        ({}, None),
+        ({"model_type": "mistral"}, (4096,) * 4),
+        ({"model_type": "mistral", "sliding_window": None}, None),
+        ({"model_type": "ministral", "sliding_window": 9, "layer_types": MIXED}, (9, 0, 9, 0)),
+        ({"model_type": "qwen2", "sliding_window": 9, "use_sliding_window": False}, None),
+        ({"model_type": "qwen2", "sliding_window": 9, "use_sliding_window": True}, None),
+        ({"model_type": "qwen3", "use_sliding_window": True, "max_window_layers": 3}, (0, 0, 0, 4096)),
+        ({"model_type": "qwen2", "use_sliding_window": True, "layer_types": ["full_attention"] * 4}, None),
+        ({"model_type": "gemma3_text", "sliding_window": 9, "sliding_window_pattern": 2}, (9, 0, 9, 0)),
+        ({"model_type": "gemma3_text", "sliding_window": 9, "layer_types": ["full_attention"] * 4}, None),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_windows(change: dict[str, object], windows: tuple[int, ...] | None) -> None:
+    assert read_config(CONFIG | {"num_hidden_layers": 4} | change).layer_windows == windows
 
 
 def test_rope_settings_old_and_new() -> None:
     assert read_config(CONFIG | {"rope_theta": 5e5}).rope_theta == 5e5
     new = read_config(CONFIG | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}})
     assert (new.rope_theta, new.rope_divisors) == (1e6, None)
-    silent = {kind: read_config(CONFIG | {"model_type": kind}, context=1).rope_theta for kind in ("qwen3", "smollm3")}
+    silent = {kind: read_config(CONFIG | {"model_type": kind}).rope_theta for kind in ("qwen3", "smollm3")}
     assert silent == {"qwen3": 1e4, "smollm3": 2e6}
     gemma3 = {"model_type": "gemma3_text", "sliding_window": 512}
-    assert read_config(CONFIG | gemma3, context=512).rope_theta == 1e6
+    assert read_config(CONFIG | gemma3).rope_theta == 1e6
     old = {"rope_theta": 5e5, "rope_local_base_freq": 2e4, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
-    both = read_config(CONFIG | gemma3 | old | {"num_hidden_layers": 7}, context=512)
+    both = read_config(CONFIG | gemma3 | old | {"num_hidden_layers": 7})
     assert (both.rope_theta, both.local_rope_theta) == (5e5, 2e4)
     assert both.rope_tables == (1, 1, 1, 1, 1, 0, 1)
     assert both.layer_windows == (512, 512, 512, 512, 512, 0, 512)

@@ -157,7 +157,6 @@ def test_rows_outside_a_matrix_and_the_wrong_reader(tmp_path: Path) -> None:
 
 REFUSED_METADATA = [
     ({"expert_count": 4}, "mixture-of-experts"),
-    ({"attention.sliding_window": 32}, "sliding window attention layers"),
     ({"rope.scaling.type": "yarn"}, "the header lacks llama.rope.scaling.factor"),
     ({"rope.scaling.type": "yarn", "rope.scaling.factor": -4.0}, "rope scaling 'yarn' has numbers out of range"),
     (
@@ -217,13 +216,11 @@ def test_tensors_that_are_missing_or_do_not_belong(tmp_path: Path) -> None:
         open_model(write_gguf(tmp_path / "c.gguf", stored=bias))
 
 
-def test_a_window_matters_only_where_the_context_is_longer(tmp_path: Path) -> None:
-    path = write_gguf(tmp_path / "m.gguf", metadata={"attention.sliding_window": 32})
-    assert open_model(path, context=32).source.config.max_position == 128
-    with pytest.raises(ValueError, match="sliding window attention layers"):
-        open_model(path, context=33)
-    wide = write_gguf(tmp_path / "w.gguf", metadata={"attention.sliding_window": 128})
-    open_model(wide)
+def test_a_window_is_read(tmp_path: Path) -> None:
+    window = {"attention.sliding_window": 32}
+    assert open_model(write_gguf(tmp_path / "m.gguf", metadata=window)).source.config.layer_windows == (32, 32)
+    switched_off = write_gguf(tmp_path / "q.gguf", "qwen2", metadata=window)
+    assert open_model(switched_off).source.config.layer_windows is None
 
 
 def test_values_that_are_not_finite_name_their_tensor(tmp_path: Path) -> None:

@@ -226,21 +226,6 @@ def test_the_hash_of_a_path_is_computed_once(model, load, monkeypatch):
     assert load(model)[0].source.sha256 == expected
 
 
-def test_a_window_is_judged_for_the_context_in_use(tmp_path, load):
-    path = write_gguf(tmp_path / "w.gguf", metadata={"attention.sliding_window": 32})
-    load(path, context=32)
-    assert load(path, context=16)[2] == []
-    for context in (33, None):
-        with pytest.raises(ValueError, match="sliding window attention layers"):
-            open_model(path, context=context, packed=PackedStore(tmp_path / "home"))
-
-
-def test_any_context_is_fine_where_the_file_has_no_window(model, load):
-    load(model, context=16)
-    assert load(model, context=100)[2] == []
-    assert load(model)[2] == []
-
-
 # --- several processes, and processes that die -------------------------------------------------------------------
 
 
@@ -274,7 +259,6 @@ def test_who_comes_second_waits_and_finds_it(model, home, load, pack_rows):
         store.build(
             packed_store.ModelKey(source.sha256),
             origin="here",
-            context=None,
             config=fresh.config,
             parts=packed_source.pack_parts(fresh, pack_rows, 1),
             vocabulary=None,
@@ -420,7 +404,6 @@ def test_every_field_of_every_family_is_kept(home, pack_rows, shape):
             key=key,
             origin=Path("x"),
             config=source.config,
-            context=None,
             entry=store.find(key),
         )
         packed = kept.packed(pack_rows, 1)

@@ -126,20 +126,6 @@ def family_of(architecture: str) -> str:
     raise ValueError(f"{what} is not supported; supported are {SUPPORTED}")
 
 
-def check_window(config: ModelConfig, context: int | None) -> None:
-    """Refuse a sliding window shorter than the context in use (`context`, else all that the file allows).
-
-    A window of w lets a token see itself and w - 1 before it, so contexts up to w do not notice it.
-    """
-    used = config.max_position if context is None else min(context, config.max_position)
-    window = min((w for w in config.layer_windows or () if w), default=used)
-    if window < used:
-        raise ValueError(
-            f"the model has sliding window attention layers (window {window}), which are not supported at a context "
-            f"of {used} tokens; ask for a context of at most {window}"
-        )
-
-
 def check_config(config: ModelConfig) -> ModelConfig:
     """The configuration itself, once its sizes are known to fit together; ValueError names the one that does not."""
     c = config

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from exactspec.target.families import FAMILIES, check_config, check_window, family_of
+from exactspec.target.families import FAMILIES, check_config, family_of
 from exactspec.target.gguf_header import GgufHeader, GgufTensor
 from exactspec.target.rope_scaling import linear_divisors, yarn_attention_factor, yarn_divisors
 from exactspec.target.weights import ModelConfig
@@ -19,11 +19,9 @@ _GEMMA3_LOCAL_THETA = 10_000.0
 _SMOLLM3_PERIOD = 4  # of four layers of smollm3 the last does not rotate
 
 
-def read_config(
-    header: GgufHeader, stored_divisors: npt.NDArray[np.float64] | None, *, context: int | None = None
-) -> ModelConfig:
+def read_config(header: GgufHeader, stored_divisors: npt.NDArray[np.float64] | None) -> ModelConfig:
     """Sizes of the model that a header describes. `stored_divisors`: of the file's ``rope_freqs.weight``.
-    `context`: tokens in use, to judge a sliding window. Raises ValueError, naming the key."""
+    Raises ValueError, naming the key."""
     metadata, tensors = header.metadata, header.tensors
     kind = metadata.get("general.type", "model")
     if kind != "model":
@@ -60,7 +58,7 @@ def read_config(
     if name == "smollm3":
         tables = tuple(1 if (i + 1) % _SMOLLM3_PERIOD == 0 else 0 for i in range(layers))
         local_theta = 0.0
-    config = check_config(
+    return check_config(
         ModelConfig(
             family=name,
             vocab_size=tensors["token_embd.weight"].shape[0],
@@ -86,8 +84,6 @@ def read_config(
             **_scales(get, name, hidden, heads, layers),
         )
     )
-    check_window(config, context)
-    return config
 
 
 class Keys:

@@ -27,18 +27,18 @@ _ROPE = "rope_freqs.weight"
 class GgufSource:
     """A `WeightSource` over one GGUF file. `header`: its metadata, the tokenizer's part included.
 
-    `context`: tokens in use, to judge a sliding window (None: all the file allows). `sha256`: the file's hash where
+    `sha256`: the file's hash where
     the caller knows it; else it is computed when first asked for (a second or so a gigabyte).
     Raises ValueError, one line, on anything that is not a model of the supported families.
     """
 
     __slots__ = ("_config", "_data", "_dequantise", "_path", "_permuted", "_sha256", "_shapes", "_tensors", "header")
 
-    def __init__(self, path: Path, *, context: int | None = None, sha256: str | None = None) -> None:
+    def __init__(self, path: Path, *, sha256: str | None = None) -> None:
         self.header: GgufHeader = read_header(path)
         self._path, self._sha256 = path, sha256
         data = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
-        self._config = read_config(self.header, _stored_divisors(self.header, data), context=context)
+        self._config = read_config(self.header, _stored_divisors(self.header, data))
         self._shapes = tensor_shapes(self._config)
         self._tensors = _named_tensors(self.header, self._config)
         self._permuted = FAMILIES[self._config.family].paired_gguf

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from exactspec.target.families import FAMILIES, Family, check_config, check_window, family_of
+from exactspec.target.families import FAMILIES, Family, check_config, family_of
 from exactspec.target.hf_rope import Rope, read_rope
 from exactspec.target.weights import ModelConfig
 
@@ -39,8 +39,8 @@ _ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
-def read_config(raw: Mapping[str, Any], *, context: int | None = None) -> ModelConfig:
-    """Sizes of the model that config.json describes. `context`: tokens in use, to judge a sliding window.
+def read_config(raw: Mapping[str, Any]) -> ModelConfig:
+    """Sizes of the model that config.json describes.
 
     Raises ValueError, naming the setting: an unsupported family, layer kind, scaling or quantisation, or a size
     that is missing.
@@ -59,7 +59,7 @@ def read_config(raw: Mapping[str, Any], *, context: int | None = None) -> ModelC
     stated = _size(raw, "max_position_embeddings", defaults.positions)
     rope, local = read_rope(raw, head_dim, stated, defaults.theta, local_layers=name == "gemma3")
     tables, local_theta = _tables(raw, name, layers, windows, local)
-    config = check_config(
+    return check_config(
         ModelConfig(
             family=name,
             vocab_size=_size(raw, "vocab_size"),
@@ -85,8 +85,6 @@ def read_config(raw: Mapping[str, Any], *, context: int | None = None) -> ModelC
             **_scales(raw, name, hidden),
         )
     )
-    check_window(config, context)
-    return config
 
 
 def _size(raw: Mapping[str, Any], key: str, default: int | None = None) -> int:

@@ -32,13 +32,10 @@ class OpenModel:
     tokenizer: Tokenizer
 
 
-def open_model(
-    path: Path | str, *, context: int | None = None, sha256: str | None = None, packed: PackedStore | None = None
-) -> OpenModel:
+def open_model(path: Path | str, *, sha256: str | None = None, packed: PackedStore | None = None) -> OpenModel:
     """Open a GGUF file, or a folder with config.json, ``*.safetensors`` and tokenizer.json.
 
     Reads headers and the tokenizer only, a second or less; weights come matrix by matrix from ``source``.
-    `context`: tokens in use, which decides whether a sliding window matters (None: all that the file allows).
     `sha256`: hash of the weights file, where it is known; otherwise it is computed when first asked for.
     `packed`: where packed models are kept. Then ``source`` is a `PackedSource`, and a GGUF file that is kept there is
     not opened at all.
@@ -53,8 +50,8 @@ def open_model(
     path = Path(path)
     try:
         if path.is_dir():
-            return _open_folder(path, context, sha256, packed)
-        return _open_gguf(path, context, sha256, packed)
+            return _open_folder(path, sha256, packed)
+        return _open_gguf(path, sha256, packed)
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror or error}") from None
     except ValueError as error:
@@ -90,25 +87,24 @@ def open_float(
     )
 
 
-def _open_gguf(path: Path, context: int | None, sha256: str | None, packed: PackedStore | None) -> OpenModel:
+def _open_gguf(path: Path, sha256: str | None, packed: PackedStore | None) -> OpenModel:
     if packed is None:
-        source, vocabulary = _read_gguf(path, context, sha256)
+        source, vocabulary = _read_gguf(path, sha256)
         return OpenModel(source, tokenizer_of(vocabulary))
     sha256 = sha256 or packed.known_hash(path)
     entry = packed.find(ModelKey(sha256), threads=_CHECKING_THREADS) if sha256 else None
-    if entry is not None and entry.vocabulary is not None and entry.covers(context):
+    if entry is not None and entry.vocabulary is not None:
         kept = PackedSource(
-            lambda: _read_gguf(path, context, sha256)[0],
+            lambda: _read_gguf(path, sha256)[0],
             store=packed,
             key=ModelKey(entry.manifest.sha256),
             origin=path,
             config=entry.config,
-            context=entry.manifest.context,
             vocabulary=entry.vocabulary,
             entry=entry,
         )
         return OpenModel(kept, tokenizer_of(entry.vocabulary))
-    source, vocabulary = _read_gguf(path, context, sha256)
+    source, vocabulary = _read_gguf(path, sha256)
     tokenizer = tokenizer_of(vocabulary)
     fresh = PackedSource(
         lambda: source,
@@ -116,50 +112,33 @@ def _open_gguf(path: Path, context: int | None, sha256: str | None, packed: Pack
         key=ModelKey(_hash(path, source, sha256, packed)),
         origin=path,
         config=source.config,
-        context=_accepted(path, context, source),
         vocabulary=vocabulary,
         entry=entry,
     )
     return OpenModel(fresh, tokenizer)
 
 
-def _read_gguf(path: Path, context: int | None, sha256: str | None) -> tuple[GgufSource, GgufVocabulary]:
+def _read_gguf(path: Path, sha256: str | None) -> tuple[GgufSource, GgufVocabulary]:
     from exactspec.target.gguf_file import GgufSource  # what a kept model does not need is imported where it is used
 
-    source = GgufSource(path, context=context, sha256=sha256)
+    source = GgufSource(path, sha256=sha256)
     return source, gguf_vocabulary(source.header.metadata, source.config.vocab_size)
 
 
-def _accepted(path: Path, context: int | None, source: GgufSource) -> int | None:
-    """The longest context that the file is known to be usable for, as it was opened; None: all that it allows."""
-    from exactspec.target.gguf_file import GgufSource
-
-    if context is None:
-        return None
-    try:
-        whole = GgufSource(path, sha256="")
-    except ValueError:
-        return context
-    whole.close()
-    return None if fingerprint(whole.config) == fingerprint(source.config) else context
-
-
-def _open_folder(path: Path, context: int | None, sha256: str | None, packed: PackedStore | None) -> OpenModel:
+def _open_folder(path: Path, sha256: str | None, packed: PackedStore | None) -> OpenModel:
     from exactspec.target.safetensors_dir import SafetensorsSource
     from exactspec.target.tokenizer_json import folder_tokenizer
 
     if packed is not None:
         sha256 = sha256 or packed.known_hash(path)
-    source = SafetensorsSource(path, context=context, sha256=sha256)
+    source = SafetensorsSource(path, sha256=sha256)
     tokenizer = folder_tokenizer(path, source.config.vocab_size)
     if packed is None:
         return OpenModel(source, tokenizer)
     # The hash of a folder is of its weights; what else decides is in the configuration.
     key = ModelKey(_hash(path, source, sha256, packed), extra=fingerprint(source.config))
     entry = packed.find(key, threads=_CHECKING_THREADS)
-    kept = PackedSource(
-        lambda: source, store=packed, key=key, origin=path, config=source.config, context=None, entry=entry
-    )
+    kept = PackedSource(lambda: source, store=packed, key=key, origin=path, config=source.config, entry=entry)
     return OpenModel(kept, tokenizer)
 
 

@@ -99,7 +99,6 @@ NAMED_MODELS: Mapping[str, NamedModel] = _by_name(
         sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
         bytes=253_113_024,
         licence="Gemma Terms of Use (ai.google.dev/gemma/terms)",
-        note="base model; can be pulled, cannot be run by this version yet (sliding-window layers)",
-        runnable=False,
+        note="base model: it continues texts and follows no instructions",
     ),
 )

@@ -19,7 +19,7 @@ class PackedSource:
     """A `WeightSource` that also gives the model as it is packed. `open`: opens the model file itself, which a model
     that is kept undamaged never needs. `entry`: what the store found, if anything. `vocabulary`: None for a folder."""
 
-    __slots__ = ("_context", "_entry", "_key", "_open", "_origin", "_source", "_store", "_vocabulary", "config")
+    __slots__ = ("_entry", "_key", "_open", "_origin", "_source", "_store", "_vocabulary", "config")
 
     def __init__(
         self,
@@ -29,12 +29,11 @@ class PackedSource:
         key: ModelKey,
         origin: Path,
         config: ModelConfig,
-        context: int | None,
         vocabulary: GgufVocabulary | None = None,
         entry: PackedEntry | None = None,
     ) -> None:
         self.config = config
-        self._open, self._store, self._key, self._origin, self._context = open, store, key, origin, context
+        self._open, self._store, self._key, self._origin = open, store, key, origin
         self._vocabulary, self._entry = vocabulary, entry
         self._source: WeightSource | None = None
 
@@ -93,7 +92,6 @@ class PackedSource:
         self._store.build(
             self._key,
             origin=str(self._origin),
-            context=self._context,
             config=self.config,
             parts=pack_parts(source, pack_rows, threads),
             vocabulary=self._vocabulary,

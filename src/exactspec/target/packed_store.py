@@ -46,13 +46,11 @@ _UNUSED_DAYS = 90  # a folder that was not used for so long goes when another is
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Manifest:
-    """`sha256`: of the model file. `origin`: its path, for people. `config`, `parts`, `vocabulary`: see `plain`.
-    `context`: the context length that the file was accepted for (None: all that it allows)."""
+    """`sha256`: of the model file. `origin`: its path, for people. `config`, `parts`, `vocabulary`: see `plain`."""
 
     format: int
     sha256: str
     origin: str
-    context: int | None
     config: Any
     vocabulary: Any
     parts: Any
@@ -120,11 +118,6 @@ class PackedEntry:
             self.config, {name: decode(kinds[name], part, self._weights) for name, part in self.manifest.parts.items()}
         )
 
-    def covers(self, context: int | None) -> bool:
-        """Whether the model file was found usable for this context length, or a longer one."""
-        accepted = self.manifest.context
-        return accepted is None or (context is not None and context <= accepted)
-
 
 def code_key() -> str:
     """Hash of all that decides how a model file is read and packed; a change of it makes new folders."""
@@ -177,7 +170,6 @@ class PackedStore:
         key: ModelKey,
         *,
         origin: str,
-        context: int | None,
         config: ModelConfig,
         parts: Iterable[tuple[str, Any]],
         vocabulary: GgufVocabulary | None,
@@ -196,9 +188,7 @@ class PackedStore:
             with ArrayWriter(partial / WEIGHTS) as writer:
                 plain_parts = {name: encode(part, writer.put) for name, part in parts}
                 files[WEIGHTS] = writer.finish()
-            manifest = Manifest(
-                _FORMAT, key.sha256, origin, context, plain_config, plain_vocabulary, plain_parts, files
-            )
+            manifest = Manifest(_FORMAT, key.sha256, origin, plain_config, plain_vocabulary, plain_parts, files)
             _write_manifest(partial, manifest)
             if final.exists():
                 shutil.rmtree(final)

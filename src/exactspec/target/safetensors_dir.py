@@ -57,7 +57,7 @@ class SafetensorsSource:
 
     __slots__ = ("_config", "_files", "_folder", "_sha256", "_shapes", "_tensors")
 
-    def __init__(self, folder: Path, *, context: int | None = None, sha256: str | None = None) -> None:
+    def __init__(self, folder: Path, *, sha256: str | None = None) -> None:
         self._folder, self._sha256 = folder, sha256
         self._files = weight_files(folder)
         stored: dict[str, _Stored] = {}
@@ -67,7 +67,7 @@ class SafetensorsSource:
                     raise ValueError(f"tensor {name} is in more than one file")
                 stored[name] = tensor
         stored = {_full(name): tensor for name, tensor in stored.items() if not name.endswith(_IGNORED)}
-        self._config = _tie(_config(folder, context), stored)
+        self._config = _tie(_config(folder), stored)
         if self._config.num_layers > len(stored):
             raise ValueError(f"config.json names {self._config.num_layers} layers, there are {len(stored)} tensors")
         self._shapes = tensor_shapes(self._config)
@@ -182,7 +182,7 @@ def _tie(config: ModelConfig, stored: dict[str, _Stored]) -> ModelConfig:
     return config
 
 
-def _config(folder: Path, context: int | None) -> ModelConfig:
+def _config(folder: Path) -> ModelConfig:
     try:
         raw: Any = json.loads((folder / "config.json").read_text("utf-8"))
     except FileNotFoundError:
@@ -191,7 +191,7 @@ def _config(folder: Path, context: int | None) -> ModelConfig:
         raise ValueError(f"config.json cannot be read: {error}") from None
     if not isinstance(raw, dict):
         raise ValueError("config.json is not an object")
-    return read_config(raw, context=context)
+    return read_config(raw)
 
 
 def hash_files(files: list[Path]) -> str:
