@@ -43,6 +43,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "rope_factor": 1.1,
         "local_rope_theta": 100.0,
         "rope_tables": (1, 0),
+        "layer_windows": (5, 0),
     },
     "float32 cache": {"family": "llama", "cache_dtype": "float32"},
     "int8 cache": {**ODD, "cache_dtype": "int8"},
