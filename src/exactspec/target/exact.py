@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from exactspec.target.base import Segment, SegmentRows, Want
+from exactspec.target.base import FloatArray, Segment, SegmentRows, Want
 from exactspec.target.cache import ExactCache, PageShape
 from exactspec.target.cache_types import DEFAULT_CACHE_DTYPE, cache_type
+from exactspec.target.calibrate import ROWS, calibrate, calibration_tokens
 from exactspec.target.cpu import CpuInfo, describe_cpu
 from exactspec.target.kernels.compile import load_kernels
 from exactspec.target.kernels.float_tile import BLOCK
@@ -23,7 +24,7 @@ from exactspec.target.kernels.frame import CALL_FIELDS, FRAME, MODEL_FIELDS, SEG
 from exactspec.target.kernels.isa import SHAPES
 from exactspec.target.kernels.pages import CHUNK
 from exactspec.target.kernels.sync import MAX_THREADS
-from exactspec.target.model_frame import TOP_K, layer_table, set_model
+from exactspec.target.model_frame import TOP_K, layer_table, set_flags, set_model
 from exactspec.target.packed_source import load_packed
 from exactspec.target.precision import ACCURACIES, NARROW_GROUP, WIDE_GROUP, Wide
 from exactspec.target.rope import RopeTable
@@ -78,7 +79,6 @@ class ExactTarget:
         self.packed = load_packed(source, kernels.pack_rows, self.threads, progress=progress)
         self.accuracy = default_accuracy(self.cpu) if accuracy is None else accuracy
         self.wide = Wide.everywhere(config.num_layers, self.accuracy == "wide")
-        self.identity = identity_of(source.sha256, self.cpu, cache_dtype, self.accuracy)
         self._lock = threading.Lock()
         self._rope = RopeTable(config, self.packed.sizes.half_pad)
         local = config.rope_tables is not None and any(config.rope_tables)
@@ -95,6 +95,11 @@ class ExactTarget:
         first = len(MODEL_FIELDS)
         self._call = self._frames.view(np.uint8)[8 * first : 8 * (first + len(CALL_FIELDS))].view(np.int64)
         set_model(self._frames, self.packed, self._layer_table, self._page_shape, self.wide, self._groups, self._widest)
+        if self.accuracy == "mixed":
+            if progress is not None:
+                progress("measuring which products need finer activations")
+            self._set_wide(self._calibrated())
+        self.identity = identity_of(source.sha256, self.cpu, cache_dtype, self.accuracy, self.wide)
 
     @property
     def vocab_size(self) -> int:
@@ -122,6 +127,20 @@ class ExactTarget:
         team = getattr(self, "_team", None)
         if team is not None:
             team.close()
+
+    def _set_wide(self, wide: Wide) -> None:
+        self.wide = wide
+        set_flags(self._frames, self._layer_table, wide)
+
+    def _calibrated(self) -> Wide:
+        tokens = calibration_tokens(self.vocab_size, min(ROWS, self.max_length))
+
+        def logits(wide: Wide) -> FloatArray:
+            self._set_wide(wide)
+            (rows,) = self.forward([Segment.chain(self.new_cache(), tokens, Want.LOGITS)])
+            return rows.logits
+
+        return calibrate(self.config, logits)
 
     def forward(self, segments: Sequence[Segment]) -> list[SegmentRows]:
         """See `exactspec.target.base.Target.forward`."""
@@ -256,13 +275,15 @@ def default_accuracy(cpu: CpuInfo) -> str:
     return "wide" if SHAPES[cpu.instruction_set].planes == 1 else "narrow"
 
 
-def identity_of(weights: str, cpu: CpuInfo, cache_dtype: str, accuracy: str) -> str:
-    """What equal bits are promised for. `weights`: SHA-256 of the weights file in hex, of which 16 digits are kept."""
+def identity_of(weights: str, cpu: CpuInfo, cache_dtype: str, accuracy: str, wide: Wide | None = None) -> str:
+    """What equal bits are promised for. `weights`: SHA-256 of the weights file in hex, of which 16 digits are kept.
+    `wide`: the flags in use, which the mode "mixed" alone does not tell."""
     import llvmlite
     import numba
 
     from exactspec import __version__
 
+    chosen = f"-{wide.digest}" if accuracy == "mixed" and wide is not None else ""
     parts = (
         f"exactspec-{__version__}",
         f"numba-{numba.__version__}",
@@ -270,7 +291,7 @@ def identity_of(weights: str, cpu: CpuInfo, cache_dtype: str, accuracy: str) -> 
         f"numpy-{np.__version__}",  # sampling takes its exponentials
         f"{cpu.llvm_name}-{cpu.instruction_set}",
         f"cache-{cache_dtype}",
-        f"{accuracy}-groups-{NARROW_GROUP}-{WIDE_GROUP}",
+        f"{accuracy}{chosen}-groups-{NARROW_GROUP}-{WIDE_GROUP}",
         weights[:16],
     )
     return "/".join(parts)

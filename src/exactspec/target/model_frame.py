@@ -8,7 +8,7 @@ import numpy as np
 
 from exactspec.target.cache import PageShape
 from exactspec.target.cache_types import cache_type
-from exactspec.target.kernels.frame import LAYER_FIELDS
+from exactspec.target.kernels.frame import LAYER, LAYER_FIELDS
 from exactspec.target.pack import PackedModel
 from exactspec.target.precision import KINDS, NARROW_GROUP, WIDE_GROUP, Wide
 from exactspec.target.tasks import most_pairs
@@ -64,6 +64,12 @@ def set_model(
         "query_scale": np.log2(np.e) / np.sqrt(c.head_dim) if c.query_scale is None else np.log2(np.e) * c.query_scale,
     }.items():
         frames[name] = value
+
+
+def set_flags(frames: np.ndarray[Any, Any], layers: np.ndarray[Any, Any], wide: Wide) -> None:
+    """Other wide products than `layer_table` and `set_model` were given; between two forwards."""
+    layers[:, [LAYER[f"{kind}_wide"] for kind in KINDS]] = wide.layers
+    frames["head_wide"] = wide.head
 
 
 def layer_table(model: PackedModel, wide: Wide) -> np.ndarray[Any, Any]:

@@ -6,6 +6,7 @@ Activations have one scale per row and group of inputs. A wide product is two ex
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 NARROW_GROUP = 64
@@ -17,8 +18,8 @@ WIDE_GROUP = 256
 KINDS = ("qkv", "o", "gate_up", "down")
 """The products of a layer, in the order of `Wide.layers`."""
 
-ACCURACIES = ("narrow", "wide")
-"""Accuracy modes: bytes everywhere, 16 bits everywhere."""
+ACCURACIES = ("narrow", "mixed", "wide")
+"""Accuracy modes: bytes everywhere, 16 bits where they matter most (see calibrate), 16 bits everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +37,9 @@ class Wide:
         Wide(layers=((True, True, True, True),), head=True)
         """
         return cls(((flag,) * len(KINDS),) * num_layers, flag)
+
+    @property
+    def digest(self) -> str:
+        """Eight hex digits that tell these flags from others."""
+        bits = bytes(flag for layer in self.layers for flag in layer) + bytes([self.head])
+        return hashlib.sha256(bits).hexdigest()[:8]
