@@ -124,3 +124,9 @@ def test_a_mixed_target_is_the_same_every_time_and_lies_between() -> None:
 def test_digest_tells_flags_apart() -> None:
     assert Wide.everywhere(3, True).digest != Wide.everywhere(3, False).digest
     assert Wide.everywhere(3, True).digest == Wide.everywhere(3, True).digest
+
+
+def test_the_most_loss_per_multiply_add_comes_first() -> None:
+    parts = [Part("qkv", 0, 1, 30), Part("o", 0, 1, 50), Part("head", 0, 0, 20)]
+    assert choose(parts, [3.0, 9.0, 1.0], 0.5) == [False, True, False]
+    assert choose(parts, [3.0, 1.0, 9.0], 0.5) == [True, False, True]
