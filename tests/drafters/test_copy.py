@@ -16,11 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from exactspec.bench.propose import agreeing_path
 from exactspec.drafters import CopyDrafter, CopySpecDrafter, make_drafter
 from exactspec.drafters.base import Context, DraftBudget, Drafter, Verified
 from exactspec.params import Speculation
 from exactspec.target.base import SegmentRows
-from exactspec.tree import DraftTree
+from exactspec.tree import ROOT, DraftTree
 
 WIDE = DraftBudget(48, 1000)
 NO_ROWS: Any = SegmentRows(*[np.empty(0)] * 6)
@@ -47,13 +48,27 @@ def replay(drafter: Drafter, state: Any, output: list[int], nodes: int = 48) -> 
     while at < len(output):
         left = len(output) - at - 1
         tree = drafter.propose(state, DraftBudget(nodes, left)) if left else DraftTree.empty()
-        accepted = 0
-        while accepted < len(tree) and tree.tokens[accepted] == output[at + accepted]:
-            accepted += 1
-        commit(drafter, state, output[at : at + accepted + 1], tree, accepted)
-        steps.append((len(tree), accepted))
-        at += accepted + 1
+        path = agreeing_path(tree, np.array(output[at:]))
+        emitted = np.array(output[at : at + len(path) + 1])
+        drafter.commit(state, Verified(tree, np.array(path, dtype=np.int64), emitted, NO_ROWS, NO_CACHE))
+        steps.append((len(tree), len(path)))
+        at += len(emitted)
     return steps
+
+
+def trunk(tree: DraftTree) -> tuple[list[int], list[int]]:
+    """(tokens, origins) of the likeliest path down the tree."""
+    node, tokens, origins = ROOT, [], []
+    while children := tree.children(node):
+        node = max(children, key=lambda child: tree.score[child])
+        tokens.append(int(tree.tokens[node]))
+        origins.append(int(tree.origin[node]))
+    return tokens, origins
+
+
+def first(tree: DraftTree) -> list[int]:
+    """Tokens right below the root, likeliest first."""
+    return [int(tree.tokens[i]) for i in sorted(tree.children(), key=lambda i: -tree.score[i])]
 
 
 def same_tree(a: DraftTree, b: DraftTree) -> bool:
@@ -130,24 +145,52 @@ class TestCopy:
 
     def test_of_equally_long_matches_the_latest_wins(self) -> None:
         text = [9, 3, 4, 50, 51, 52, 8, 3, 4, 60, 61, 62, 7, 3, 4]
-        assert propose(CopyDrafter(), begin(CopyDrafter(), text))[:3] == [60, 61, 62]
+        tree = CopyDrafter().propose(begin(CopyDrafter(), text), WIDE)
+        assert trunk(tree)[0][:3] == [60, 61, 62]
+        assert first(tree) == [60, 50]
+
+    def test_more_frequent_continuations_win_over_a_later_one(self) -> None:
+        seen = [t for _ in range(4) for t in (3, 4, 50, 51, 8, 9)]
+        tree = CopyDrafter().propose(begin(CopyDrafter(), [*seen, 3, 4, 60, 61, 7, 3, 4]), WIDE)
+        assert first(tree) == [50, 60]
+
+    def test_several_continuations_share_what_they_agree_on(self) -> None:
+        text = [1, 2, 3, 70, 71, 80, 81, 9, 1, 2, 3, 70, 71, 90, 91, 8, 1, 2, 3]
+        tree = CopyDrafter().propose(begin(CopyDrafter(), text), WIDE)
+        paths = {tuple(tree.tokens[tree.path(i)].tolist()) for i in range(len(tree))}
+        assert {(70, 71, 80), (70, 71, 90)} <= paths
+        assert first(tree) == [70]
+
+    @settings(deadline=None, max_examples=60)
+    @given(st.lists(st.integers(0, 3), min_size=2, max_size=120), st.integers(1, 60), st.integers(1, 30))
+    def test_children_share_their_parents_probability(self, text: list[int], nodes: int, depth: int) -> None:
+        drafter = CopyDrafter(min_match=1)
+        state = begin(drafter, text[: len(text) // 2])
+        replay(drafter, state, text[len(text) // 2 :])
+        tree = drafter.propose(state, DraftBudget(nodes, depth))
+        assert len(tree) <= nodes
+        assert len(tree) == 0 or int(tree.depths().max()) <= depth
+        assert np.all(np.diff(tree.score) <= 0)  # likeliest first: a cut at any number keeps the best
+        for node in range(-1, len(tree)):
+            whole = 1.0 if node < 0 else float(tree.score[node])
+            assert sum(float(tree.score[i]) for i in tree.children(node)) <= whole + 1e-5
 
     def test_nothing_shorter_than_the_shortest_match_is_copied(self) -> None:
         text = [9, 3, 50, 51, 52, 8, 3]
         assert propose(CopyDrafter(), begin(CopyDrafter(), text)) == []
-        assert propose(CopyDrafter(min_match=1), begin(CopyDrafter(), text))[:2] == [50, 51]
-        assert propose(CopyDrafter(min_match=5), begin(CopyDrafter(), [1, 2, 3, 4, 7, 1, 2, 3, 4])) == []
+        assert propose(CopyDrafter(min_match=1), begin(CopyDrafter(min_match=1), text))[:2] == [50, 51]
+        assert propose(CopyDrafter(), begin(CopyDrafter(min_match=5), [1, 2, 3, 4, 7, 1, 2, 3, 4])) == []
         with pytest.raises(ValueError, match="min_match"):
             CopyDrafter(min_match=0)
 
     def test_drafts_grow_with_the_match(self) -> None:
         text = list(range(100, 200))
-        lengths = [
-            len(propose(CopyDrafter(), begin(CopyDrafter(), [*text, *text[40 - m : 40]]))) for m in (2, 4, 16, 40)
-        ]
-        assert lengths == sorted(lengths)
-        assert lengths[0] <= 8
-        assert lengths[-1] == 48
+        hopes = []
+        for m in (2, 4, 16, 40):
+            tree = CopyDrafter().propose(begin(CopyDrafter(), [*text, *text[40 - m : 40]]), WIDE)
+            hopes.append(float(tree.score.sum()))
+        assert hopes == sorted(hopes)
+        assert hopes[-1] > 2 * hopes[0]
 
     def test_drafts_shrink_after_rejections_and_grow_again_with_success(self) -> None:
         rng = random.Random(0)
@@ -179,11 +222,11 @@ class TestCopy:
         origins: list[int] = []
         at = 3
         while at < 150:
-            tree = drafter.propose(state, WIDE)
-            origins += tree.origin.tolist()
-            n = len(tree)
-            assert tree.tokens.tolist() == run[at : at + n]
-            commit(drafter, state, run[at : at + n + 1], tree, n)
+            tokens, its = trunk(drafter.propose(state, WIDE))
+            n = len(tokens)
+            assert tokens == run[at : at + n]
+            origins += its
+            commit(drafter, state, run[at : at + n + 1])
             at += n + 1
         assert all(len(run) < o < 2 * len(run) + 1 for o in origins)
 
@@ -219,7 +262,7 @@ class TestCopy:
 
     def test_scores_are_about_right_on_edited_text(self) -> None:
         """Nodes by score: where 0.2, 0.5 or 0.9 was promised, about as many are accepted."""
-        promised = {0: [0.0], 1: [0.0], 2: [0.0]}
+        promised: dict[int, list[float]] = {0: [], 1: [], 2: []}
         got = {0: 0, 1: 0, 2: 0}
         for text, output in library_edits():
             drafter = CopyDrafter()
@@ -227,15 +270,14 @@ class TestCopy:
             at = 0
             while at < len(output) - 60:
                 tree = drafter.propose(state, WIDE)
-                a = 0
-                while a < len(tree) and tree.tokens[a] == output[at + a]:
-                    a += 1
+                path = agreeing_path(tree, np.array(output[at:]))
                 for i, score in enumerate(tree.score.tolist()):
                     level = 0 if score < 0.35 else 1 if score < 0.7 else 2
                     promised[level].append(score)
-                    got[level] += i < a
-                commit(drafter, state, output[at : at + a + 1], tree, a)
-                at += a + 1
+                    got[level] += i in path
+                emitted = np.array(output[at : at + len(path) + 1])
+                drafter.commit(state, Verified(tree, np.array(path, dtype=np.int64), emitted, NO_ROWS, NO_CACHE))
+                at += len(emitted)
         for level, scores in promised.items():
             assert len(scores) > 100
             assert abs(got[level] / len(scores) - sum(scores) / len(scores)) < 0.2
@@ -251,7 +293,70 @@ class TestCopy:
             commit(drafter, state, [token])
         after = drafter.propose(state, WIDE)
         assert float(after.score[0]) > before
-        assert after.tokens.tolist() == run[30 : 30 + len(after)]
+        assert trunk(after)[0] == run[30 : 30 + len(trunk(after)[0])]
+
+
+class TestAfterEdits:
+    """One edit costs one step, and an edit seen before costs none."""
+
+    def text(self, n: int = 400, seed: int = 5) -> list[int]:
+        rng = random.Random(seed)
+        return [rng.randrange(1000, 90_000) for _ in range(n)]
+
+    @pytest.mark.parametrize(("old", "new"), [(1, 1), (1, 3), (3, 1), (2, 0), (0, 2)])
+    def test_the_step_behind_an_edit_offers_the_place_again(self, old: int, new: int) -> None:
+        text = self.text()
+        output = [*text[:200], *range(100, 100 + new), *text[200 + old :]]
+        steps = replay(CopyDrafter(), begin(CopyDrafter(), text), output)
+        whole = replay(CopyDrafter(), begin(CopyDrafter(), text), text[: len(output)])
+        # The steps that say the new tokens are plain; at most two more are needed to find the place.
+        assert len(steps) <= len(whole) + max(new, 1) + 2
+
+    def test_a_renamed_token_costs_one_step_at_first_and_none_later(self) -> None:
+        text = self.text(600)
+        for at in range(20, 600, 30):
+            text[at] = 7
+        output = [t for token in text for t in ((8, 9, 10) if token == 7 else (token,))]
+        drafter = CopyDrafter()
+        steps = replay(drafter, begin(drafter, text), output)
+        plain = replay(drafter, begin(drafter, text), text)
+        assert len(steps) <= len(plain) + 12  # of 20 renames only the first few cost a step
+
+    @pytest.mark.parametrize("cut", [True, False])
+    def test_tokens_always_dropped_or_put_in_at_the_same_mark_are_foreseen(self, cut: bool) -> None:
+        text = self.text(600)
+        for at in range(20, 590, 30):
+            text[at : at + 3] = [7, 8, 9]
+        without = [t for t in text if t not in (8,)]
+        source, output = (text, without) if cut else (without, text)
+        drafter = CopyDrafter()
+        steps = replay(drafter, begin(drafter, source), output)
+        plain = replay(drafter, begin(drafter, source), source)
+        assert len(steps) <= len(plain) + 14
+
+    def test_a_replacement_is_offered_beside_what_it_replaced(self) -> None:
+        text = self.text(300)
+        for at in (50, 100, 150, 200):
+            text[at] = 7
+        output = [8 if token == 7 else token for token in text]
+        drafter = CopyDrafter()
+        state = begin(drafter, text)
+        replay(drafter, state, output[:150])
+        tree = drafter.propose(state, DraftBudget(256, 256))
+        assert first(tree)[0] == 8
+        assert set(first(tree)) == {7, 8}
+        below = tree.children(tree.children()[0])
+        assert tree.tokens[below[0]] == text[151]
+
+    def test_a_place_in_the_source_survives_copying_from_elsewhere(self) -> None:
+        """Rows to records: keys come from the output, values from the next row of the prompt."""
+        rng = random.Random(9)
+        rows = [[rng.randrange(1000, 90_000) for _ in range(4)] for _ in range(30)]
+        prompt = [t for row in rows for t in (*row, 5)]
+        output = [t for row in rows for t in (1, 2, *row[:2], 3, 4, *row[2:], 6)]
+        steps = replay(CopyDrafter(), begin(CopyDrafter(), prompt), output)
+        assert len(output) / len(steps) > 1.8
+        assert len(steps) < 0.8 * len(replay(CopySpecDrafter(), begin(CopySpecDrafter(), prompt), output))
 
 
 class TestPrediction:
@@ -363,8 +468,10 @@ class TestState:
         for _ in range(200):
             budget = DraftBudget(rng.randrange(1, 20), rng.randrange(1, 20))
             tree = drafter.propose(state, budget)
-            assert len(tree) <= min(budget.max_nodes, budget.max_depth)
-            assert tree.sanitise(3) is tree
+            assert len(tree) <= budget.max_nodes
+            assert len(tree) == 0 or tree.depths().max() <= budget.max_depth
+            clean = tree.sanitise(3, max_nodes=budget.max_nodes, max_depth=budget.max_depth)
+            assert same_tree(clean, tree)
             commit(drafter, state, [rng.randrange(3)], tree, 0)
 
 

@@ -38,7 +38,7 @@ def drafter_cost(
     if not 0 < history < len(tokens):
         raise ValueError(f"tokens must follow a history of {history}, got {len(tokens)} in all")
     ids = np.asarray(tokens, dtype=np.int64)
-    state = drafter.begin(Context(ids[:history], np.empty(0, dtype=np.int64), _NoCache(history - 1)))
+    state = drafter.begin(Context(ids[:history], np.empty(0, dtype=np.int64), NoCache(history - 1)))
     proposing: list[float] = []
     committing: list[float] = []
     at = history
@@ -46,10 +46,10 @@ def drafter_cost(
         start = clock()
         tree = drafter.propose(state, DraftBudget(MAX_NODES, MAX_NODES))
         proposed = clock()
-        path = _agreeing(tree, ids[at:])
+        path = agreeing_path(tree, ids[at:])
         emitted = ids[at : at + len(path) + 1]
-        rows = _no_rows(len(tree) + 1)
-        verified = Verified(tree, np.array(path, dtype=np.int64), emitted, rows, _NoCache(at + len(path)))
+        rows = rows_of_nothing(len(tree) + 1)
+        verified = Verified(tree, np.array(path, dtype=np.int64), emitted, rows, NoCache(at + len(path)))
         before = clock()
         drafter.commit(state, verified)
         committing.append(clock() - before)
@@ -66,7 +66,7 @@ def drafter_cost(
     )
 
 
-def _agreeing(tree: DraftTree, coming: IntArray) -> list[int]:
+def agreeing_path(tree: DraftTree, coming: IntArray) -> list[int]:
     """Nodes from the root down that hold the coming tokens, all but the last of which a draft may hold."""
     children = {(int(p), int(t)): i for i, (p, t) in enumerate(zip(tree.parents, tree.tokens, strict=True))}
     path: list[int] = []
@@ -78,7 +78,7 @@ def _agreeing(tree: DraftTree, coming: IntArray) -> list[int]:
     return path
 
 
-def _no_rows(n: int) -> SegmentRows:
+def rows_of_nothing(n: int) -> SegmentRows:
     """Rows of a target that was asked for nothing."""
     none = np.full(n, -1, dtype=np.int64)
     empty = np.empty((n, 0), dtype=np.float32)
@@ -86,7 +86,7 @@ def _no_rows(n: int) -> SegmentRows:
 
 
 @dataclass(frozen=True, slots=True)
-class _NoCache:
+class NoCache:
     """A cache that only knows its length: drafters that copy need no more."""
 
     length: int

@@ -1,0 +1,1 @@
+"""The copy drafter's compiled parts: search in a text, candidates, the tree of their continuations, what is learned."""
