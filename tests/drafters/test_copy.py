@@ -504,11 +504,11 @@ def test_proposing_and_committing_do_not_slow_down_with_the_history(kind: str) -
         best = float("inf")
         for _ in range(3):
             state = begin(drafter, text)
-            started = time.perf_counter()
+            started = time.process_time()
             for i in range(60):
                 tree = drafter.propose(state, WIDE)
                 commit(drafter, state, text[7 * i : 7 * i + 3], tree, 0)
-            best = min(best, time.perf_counter() - started)
+            best = min(best, time.process_time() - started)
         return best
 
     assert seconds(32_000) < 5 * seconds(1000)

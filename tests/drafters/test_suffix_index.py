@@ -167,13 +167,13 @@ def test_work_per_token_does_not_grow_with_the_history(kind: str) -> None:
         best = float("inf")
         for _ in range(5):
             index = SuffixIndex(text)
-            started = time.perf_counter()
+            started = time.process_time()
             for token in text[:40]:
                 index.match()
                 index.append([token])
             index.append([999_999])  # unlike all before
             index.truncate(n)
-            best = min(best, time.perf_counter() - started)
+            best = min(best, time.process_time() - started)
         return best
 
     assert seconds(32_000) < 5 * seconds(1000)
