@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,10 @@ import pytest
 
 from exactspec.target.hub import ModelStore
 from exactspec.target.named import DEFAULT_MODEL, ModelError
+
+if os.environ.get("EXACTSPEC_TEST_DEVICE", "cpu") == "cpu":
+    # Triton looks once, when it is imported: the kernels of target/cuda run in its interpreter.
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture(scope="session")

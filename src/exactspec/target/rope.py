@@ -45,3 +45,8 @@ class RopeTable:
             sin = np.concatenate([sin, (self._factor * np.sin(angle)).astype(np.float32)])
             self._table = (cos, sin, cos.ctypes.data, sin.ctypes.data)
         return self._table[2:]
+
+    def rows(self, positions: int) -> tuple[FloatArray, FloatArray]:
+        """cos and sin themselves, with rows 0 .. positions - 1 at least."""
+        self.cover(positions)
+        return self._table[:2]
