@@ -15,13 +15,14 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check install --constraint constraints.txt
 DEPS := pyproject.toml constraints.txt
 
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo test lint bench check-gpu clean
 
 help:
 	@echo "make demo    install the core, get a small model, answer one request plain and with copying, compare"
 	@echo "make test    install the core, the test tools and CPU torch, run all tests"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   install the peers (llama.cpp from source: minutes) and measure the bars"
+	@echo "make check-gpu  on a machine with a GPU: the bit-identity tests there, and times of a forward"
 	@echo "make setup   only install, as for the tests"
 	@echo "make clean   remove $(VENV) and build leftovers"
 
@@ -53,11 +54,18 @@ $(VENV)/.hf: $(VENV)/.dev
 	@echo "installing torch and transformers (HF=0 leaves them out)"
 	@$(PIP) --only-binary torch --editable '.[hf]' || \
 	  echo "torch could not be installed: going on, the tests that need it skip (to try again: rm $@)" >&2
+	@$(PIP) --only-binary :all: triton 2>/dev/null || \
+	  echo "triton could not be installed: going on, the tests of the GPU kernels skip (to try again: rm $@)" >&2
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.core
 	@echo "installing the benchmark peers; llama.cpp is built from source, about 10 minutes on 2 cores"
 	@$(PIP) --editable '.[bench,peers,hf]'
+	@touch $@
+
+$(VENV)/.gpu: $(VENV)/.dev
+	@echo "installing torch and triton for the GPU (gigabytes)"
+	@$(PIP) --only-binary torch,triton --editable '.[gpu]'
 	@touch $@
 
 setup: $(HF_STAMP)
@@ -76,6 +84,13 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.bench
 	@$(BIN)/exactspec bench bars --out results/bars.jsonl $(BENCH_ARGS)
+
+# Asked before anything large is installed: the driver's library answers without torch.
+check-gpu: $(VENV)/.dev
+	@$(BIN)/python -m exactspec.target.cuda.present
+	@$(MAKE) --no-print-directory $(VENV)/.gpu
+	@EXACTSPEC_TEST_DEVICE=cuda $(BIN)/python -m pytest tests/target/cuda $(PYTEST_ARGS)
+	@$(BIN)/exactspec bench kernels --device cuda -m $(MODEL) $(BENCH_ARGS)
 
 clean:
 	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info

@@ -79,12 +79,13 @@ class Engine:
         folder or id runs it through transformers, in float and not bit-exact (docs/targets.md).
 
         `threads`: None takes all cores that this process may use. `context`: longest context in tokens; None takes
-        what the model states. `cache_dtype`: of keys and values, "bfloat16", "float32" or "int8". `dtype` ("float32",
-        "bfloat16") and `device` ("cpu", "cuda"): for ``hf:`` models alone. `progress`: called with a line of text for
-        each slow part.
-        Raises ValueError if the model cannot be run or, with the figures, if it does not fit into memory.
+        what the model states. `cache_dtype`: of keys and values, "bfloat16", "float32" or "int8". `device`: "cpu"
+        (None), or "cuda" or "cuda:N" for a GPU, where keys and values are float32 (docs/gpu.md). `dtype` ("float32",
+        "bfloat16"): for ``hf:`` models alone. `progress`: called with a line of text for each slow part.
+        Raises ValueError if the model or the device cannot be used or, with the figures, if memory is too small.
         """
         from exactspec.memory import require_memory
+        from exactspec.target.cuda.open import check_device, open_cuda
         from exactspec.target.exact import ExactTarget
         from exactspec.target.hub import ModelStore
         from exactspec.target.load import HF_PREFIX, open_float, open_model
@@ -96,16 +97,25 @@ class Engine:
                 raise ValueError(f"{name}: keys and values have the model's dtype; leave cache_dtype as it is")
             options: dict[str, Any] = {"dtype": dtype, "device": device, "threads": threads, "context": context}
             return cls(*open_float(name, **options, progress=progress), draft=draft, speculation=speculation)
-        if dtype is not None or device is not None:
-            raise ValueError(f"dtype and device are for models run through transformers: hf:{name}")
+        if dtype is not None:
+            raise ValueError(f"dtype is for models run through transformers: hf:{name}")
         if (named := NAMED_MODELS.get(name)) is not None and not named.runnable:
             raise ValueError(f"{name}: {named.note}")  # said before a download, not after it
+        check_device(device, cache_dtype)
         tell = None if progress is None else _Milestones(progress)
         found = ModelStore().resolve(name, progress=tell)
-        model = open_model(found.path, sha256=found.sha256, packed=PackedStore())
+        on_gpu = device is not None and device != "cpu"
+        store = None if on_gpu else PackedStore()  # packed for the CPU's kernels
+        model = open_model(found.path, sha256=found.sha256, packed=store)
         with closing(model.source) as source:
-            require_memory(source.config, context=context, cache_dtype=cache_dtype)
-            target = ExactTarget(source, threads=threads, context=context, cache_dtype=cache_dtype, progress=progress)
+            target: Target
+            if on_gpu:
+                target = open_cuda(source, device=device or "cuda", context=context, progress=progress)
+            else:
+                require_memory(source.config, context=context, cache_dtype=cache_dtype)
+                target = ExactTarget(
+                    source, threads=threads, context=context, cache_dtype=cache_dtype, progress=progress
+                )
         return cls(target, model.tokenizer, draft=draft, speculation=speculation)
 
     @property

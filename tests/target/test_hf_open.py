@@ -130,7 +130,7 @@ def test_wrong_options_are_one_line(folders):
         (("-m", llama, "--dtype", "int4"), "dtype must be one of float32, bfloat16, got 'int4'"),
         (("-m", llama, "--device", "tpu"), "device must be one of cpu, cuda"),
         (("-m", llama, "--cache-dtype", "int8"), "leave cache_dtype as it is"),
-        (("-m", "smollm2-135m", "--dtype", "float32"), "dtype and device are for models run through transformers"),
+        (("-m", "smollm2-135m", "--dtype", "float32"), "dtype is for models run through transformers"),
         (("-m", "hf:nowhere/at-all"), "neither a folder nor a model in the Hugging Face cache"),
     ):
         code, _, err = run("generate", *argv, "--prompt", "x")

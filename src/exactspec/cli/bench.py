@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +20,7 @@ from exactspec.bench.runner import EngineLike, Recorder, run_arms
 from exactspec.bench.runtime_bars import LONG, PEER, REPEATS
 from exactspec.bench.store import ResultFile
 from exactspec.bench.workloads import RECIPES, build, workload_case
+from exactspec.cli import options as opt
 from exactspec.cli.lazy import new_app
 from exactspec.cli.services import CliError, Services
 from exactspec.params import DRAFTS
@@ -98,6 +99,7 @@ def kernels(
     peer: Annotated[str, typer.Option(metavar="NAME", help=f"Measured in turn: {', '.join(_PEERS)}.")] = "none",
     repeats: Annotated[int, typer.Option(metavar="N", help="Rounds; medians count.")] = REPEATS,
     threads: Threads = 2,
+    device: opt.Device = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="Draw time by rows: .png, .svg or .pdf.")
     ] = None,
@@ -116,9 +118,19 @@ def kernels(
     if prefill and plot is not None:
         raise CliError("--plot draws forwards: leave out --prefill")
     counts = _counts(rows, "--rows")
-    lengths = _counts(contexts, "--contexts") if contexts else _KERNEL_CONTEXTS
+    lengths: Sequence[int] = _counts(contexts, "--contexts") if contexts else _KERNEL_CONTEXTS
+    if on_gpu := device is not None and device != "cpu":
+        if prefill or plot is not None or peer != "none":
+            raise CliError("on a GPU forwards alone are timed: leave out --prefill, --plot and --peer")
+        lengths = _counts(contexts, "--contexts") if contexts else _KERNEL_CONTEXTS[:2]
     recorder = _recorder(services, out, threads)
-    engine = _open(services, model, threads, context=prefill or max(lengths) + max(counts))
+    engine = _open(services, model, threads, context=prefill or max(lengths) + max(counts), device=device)
+    if on_gpu:
+        from exactspec.cli.bench_gpu import measure_on_gpu  # not needed for --help
+
+        told = measure_on_gpu(engine, _label(model), rows=counts, contexts=lengths, repeats=repeats, recorder=recorder)
+        _print(services, told)
+        return
     with _peer_errors():
         if prefill:
             told = measure_prefill(
@@ -250,9 +262,17 @@ def _recorder(services: Services, out: Path, threads: int) -> Recorder:
     return Recorder(ResultFile(out), lambda: now(start), services.note)
 
 
-def _open(services: Services, model: str, threads: int, *, context: int | None) -> EngineLike:
+def _open(
+    services: Services, model: str, threads: int, *, context: int | None, device: str | None = None
+) -> EngineLike:
     engine = services.open_engine(
-        model, draft="none", threads=threads, context=context, cache_dtype=DEFAULT_CACHE_DTYPE, progress=services.note
+        model,
+        draft="none",
+        threads=threads,
+        context=context,
+        cache_dtype=DEFAULT_CACHE_DTYPE,
+        progress=services.note,
+        **({} if device is None else {"device": device}),
     )
     # The command line's own protocol names less of the engine than is measured here.
     return cast(EngineLike, engine)

@@ -24,7 +24,7 @@ from exactspec.target.home import default_home
 CORE = (
     "numpy", "numba", "llvmlite", "tokenizers", "jinja2", "safetensors", "gguf", "huggingface_hub", "typer", "rich",
 )  # fmt: skip
-EXTRA = ("torch", "transformers")
+EXTRA = ("torch", "triton", "transformers")
 EXIT_PROBLEMS = 1
 
 

@@ -63,7 +63,9 @@ CacheDtype = Annotated[
 Dtype = Annotated[
     str | None, typer.Option("--dtype", metavar="T", help="For hf: models: float32 (default) or bfloat16.")
 ]
-Device = Annotated[str | None, typer.Option("--device", metavar="D", help="For hf: models: cpu (default) or cuda.")]
+Device = Annotated[
+    str | None, typer.Option("--device", metavar="D", help="cpu (default), or cuda or cuda:N for a GPU.")
+]
 NoColor = Annotated[bool, typer.Option("--no-color", help="No colours (NO_COLOR and FORCE_COLOR are respected too).")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 

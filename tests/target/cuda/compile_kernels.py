@@ -24,13 +24,18 @@ from exactspec.target.cuda.kernels.rows import gate_quantise, norm_quantise, qua
 
 # Arguments by name: what `exactspec.target.cuda.launch` passes. Pointers are aligned to 16 bytes.
 TYPES = {
-    **dict.fromkeys("x weight normed scale a_scale w_scale bias gate_up qkv cos sin queries".split(), "*fp32"),
-    **dict.fromkeys("out out_max out_sum part part_max part_sum attended logits values".split(), "*fp32"),
-    **dict.fromkeys("q a w".split(), "*i8"),
-    **dict.fromkeys("positions slots bases path_at paths page_at".split(), "*i64"),
-    **dict.fromkeys("page_of_row pages table ids source_ids".split(), "*i64"),
-    **dict.fromkeys("rows groups layer spans first_row moves source_stride count".split(), "i32"),
-    **dict.fromkeys("eps query_scale".split(), "fp32"),
+    **dict.fromkeys(
+        ["x", "weight", "normed", "scale", "a_scale", "w_scale", "bias", "gate_up", "qkv", "cos", "sin", "queries"],
+        "*fp32",
+    ),
+    **dict.fromkeys(
+        ["out", "out_max", "out_sum", "part", "part_max", "part_sum", "attended", "logits", "values"], "*fp32"
+    ),
+    **dict.fromkeys(["q", "a", "w"], "*i8"),
+    **dict.fromkeys(["positions", "slots", "bases", "path_at", "paths", "page_at"], "*i64"),
+    **dict.fromkeys(["page_of_row", "pages", "table", "ids", "source_ids"], "*i64"),
+    **dict.fromkeys(["rows", "groups", "layer", "spans", "first_row", "moves", "source_stride", "count"], "i32"),
+    **dict.fromkeys(["eps", "query_scale"], "fp32"),
 }
 
 

@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def device() -> str:
-    """"cpu" (interpreted) or what EXACTSPEC_TEST_DEVICE names; skips without torch or triton."""
+    """ "cpu" (interpreted) or what EXACTSPEC_TEST_DEVICE names; skips without torch or triton."""
     pytest.importorskip("torch", reason="the GPU target needs torch: pip install 'exactspec[gpu]'")
     pytest.importorskip("triton", reason="the GPU target needs triton, which this platform or installation lacks")
     return os.environ.get("EXACTSPEC_TEST_DEVICE", "cpu")

@@ -69,8 +69,7 @@ def test_quantise(launcher: Any) -> None:
     assert found.q[0, 1] == 0
     assert found.q[0, 2] == 2
     padded = launcher.quantised(on(launcher, x[:, :200].copy()), 256, 64)
-    assert np.array_equal(padded.q.cpu().numpy()[:, :200], quantised(np.pad(x[:, :200], ((0, 0), (0, 56))), 64)[0][:, :200])
-    assert not padded.q.cpu().numpy()[:, 200:].any()
+    assert np.array_equal(padded.q.cpu().numpy(), quantised(np.pad(x[:, :200], ((0, 0), (0, 56))), 64)[0])
 
 
 def test_garbage_stays_in_its_group(launcher: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ def test_closeness(shape: str, device: str) -> None:
     """As near to a float64 forward as the CPU's exact target, and near that one: padding differs, so do the groups of
     inputs that share a scale, and roundings fall on other sides."""
     source = RandomWeights(**SHAPES[shape])
-    target, cpu = open_target(source, device), ExactTarget(source, threads=2)
+    target, cpu = open_target(source, device), ExactTarget(source, threads=2, cache_dtype="float32")
     tokens = np.random.default_rng(1).integers(0, target.vocab_size, 16).tolist()
     (rows,) = target.forward([Segment.chain(target.new_cache(), tokens, Want.LOGITS)])
     found = rows.logits.copy()
@@ -93,6 +94,12 @@ def test_refusals(device: str) -> None:
         open_target(RandomWeights(), device, context=0)
     with pytest.raises(ValueError, match="family 'gemma3' runs on the CPU only so far"):
         open_target(RandomWeights(family="gemma3"), device)
+    source = RandomWeights()
+    source.config = replace(source.config, layer_windows=(0, 64), activation="gelu_tanh")
+    with pytest.raises(ValueError, match="gelu_tanh gates, layers with attention windows: it runs on the CPU only"):
+        open_target(source, device)
+    source.config = replace(source.config, activation="silu")
+    assert open_target(source, device, context=64).max_length == 64
 
 
 def test_identity_names_what_the_bits_depend_on(device: str) -> None:

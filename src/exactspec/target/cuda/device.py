@@ -53,7 +53,9 @@ def open_device(name: str = "cuda") -> Device:
     if torch.version.hip:
         raise ValueError(f"device {name}: AMD GPUs are not supported; use device cpu")
     if number >= torch.cuda.device_count():
-        raise ValueError(f"device {name} does not exist: this machine has {torch.cuda.device_count()} GPUs, from cuda:0")
+        raise ValueError(
+            f"device {name} does not exist: this machine has {torch.cuda.device_count()} GPUs, from cuda:0"
+        )
     major, minor = torch.cuda.get_device_capability(number)
     if major < 8:
         raise ValueError(f"device {name} has compute capability {major}.{minor}; 8.0 or newer is needed")

@@ -18,14 +18,12 @@ def embed(weights: Weights, tokens: Any) -> Any:
     return table.q.index_select(0, tokens).to(torch.float32) * table.scale.index_select(0, tokens)[:, None]
 
 
-def run_layers(
-    launcher: Launcher, weights: Weights, at: RowTables, cos: Any, sin: Any
-) -> tuple[Any, Any]:
+def run_layers(launcher: Launcher, weights: Weights, at: RowTables, cos: Any, sin: Any) -> tuple[Any, Any]:
     """All layers and the final norm for the rows; stages keys and values. The normed rows quantised (the
     head's input), and as float32 [n, width]."""
     c, s = weights.config, weights.sizes
     x = embed(weights, at.tokens)
-    query_scale = math.log2(math.e) / math.sqrt(c.head_dim)
+    query_scale = math.log2(math.e) * (c.head_dim**-0.5 if c.query_scale is None else c.query_scale)
     norm: dict[str, Any] = {"count": c.hidden_size, "group": NORM_GROUP, "eps": c.rms_norm_eps}
     for i, layer in enumerate(weights.layers):
         rows, _ = launcher.norm(x, layer.attn_norm, **norm)

@@ -40,15 +40,25 @@ def row_tables(layouts: Sequence[Layout[CudaCache]], device: Device) -> RowTable
         else:
             path_at += range(len(paths), len(paths) + layout.paths.size, layout.paths.shape[1])
             paths += layout.paths.reshape(-1).tolist()
-    lists = (tokens, positions, bases, slots, page_of_row, page_at, path_at, pages, paths)
+    lists = {
+        "tokens": tokens,
+        "positions": positions,
+        "bases": bases,
+        "slots": slots,
+        "page_of_row": page_of_row,
+        "page_at": page_at,
+        "path_at": path_at,
+        "pages": pages,
+        "paths": paths,
+    }
     # Every table begins at a multiple of 16 bytes, whatever the number of rows: a kernel is compiled anew for a pointer
     # of another alignment.
     starts = [0]
-    for values in lists:
+    for values in lists.values():
         starts.append(padded(starts[-1] + len(values), 2))
     table = np.zeros(starts[-1], dtype=np.int64)
-    for at, values in zip(starts, lists, strict=False):
+    for at, values in zip(starts, lists.values(), strict=False):
         table[at : at + len(values)] = values
     there = moved(table, device)
-    parts = [there[at : at + len(values)] for at, values in zip(starts, lists, strict=False)]
-    return RowTables(*parts, longest=max(positions) + 1)
+    parts = {name: there[at : at + len(values)] for at, (name, values) in zip(starts, lists.items(), strict=False)}
+    return RowTables(longest=max(positions) + 1, **parts)

@@ -58,7 +58,7 @@ class CudaTarget:
             progress(f"quantising the weights for {self.device.name}")
         self._launcher = Launcher(self.device)
         with self._launcher.guard():
-            self.weights = load_weights(source, self.device)
+            self.weights = load_weights(source, self.device, self.max_length)
         self.identity = identity_of(source.sha256, self.device, (NORM_GROUP, ATTENDED_GROUP, INNER_GROUP))
         self._page_shape = PageShape(config.num_layers, config.num_kv_heads, self.weights.sizes.head)
         self._rope = DeviceRope(config, self.weights.sizes.half, self.device)

@@ -108,11 +108,14 @@ class Weights:
         return self.head.nbytes + sum(m.nbytes for m in matrices)
 
 
-def load_weights(source: WeightSource, device: Device) -> Weights:
-    """Read, quantise and move, matrix by matrix. ValueError for a family that the GPU target does not run."""
+def load_weights(source: WeightSource, device: Device, context: int) -> Weights:
+    """Read, quantise and move, matrix by matrix. ValueError, naming the reason, for a model that the GPU target does
+    not run at a context of that many tokens."""
     c = source.config
     if c.family not in FAMILIES:
         raise ValueError(f"family {c.family!r} runs on the CPU only so far (on a GPU: {', '.join(FAMILIES)})")
+    if other := [name for name, has in _other_parts(c, context).items() if has]:
+        raise ValueError(f"this {c.family} model has {', '.join(other)}: it runs on the CPU only so far")
     if c.head_dim % 2:
         raise ValueError(f"head size {c.head_dim} is odd: rotary embedding needs pairs")
     sizes = Sizes.of(c)
@@ -120,6 +123,18 @@ def load_weights(source: WeightSource, device: Device) -> Weights:
     head = _table(source, "embed" if c.tied_head else "head", sizes, device)
     embed = head if c.tied_head else _table(source, "embed", sizes, device)
     return Weights(c, sizes, layers, embed, _vector(source.vector("norm"), sizes.width, device), head)
+
+
+def _other_parts(c: ModelConfig, context: int) -> dict[str, bool]:
+    """What a model may have that the forward here does not do."""
+    return {
+        "norms of queries and keys": c.qk_norm,
+        "norms after attention and feed-forward": c.post_norms,
+        f"{c.activation} gates": c.activation != "silu",
+        "layers with other rotations": any(c.rope_tables or ()),
+        "layers with attention windows": any(0 < window < context for window in c.layer_windows or ()),
+        "scaled embeddings, layers or logits": (c.embed_scale, c.residual_scale, c.logit_scale) != (1.0, 1.0, 1.0),
+    }
 
 
 class _Filling:
@@ -130,7 +145,9 @@ class _Filling:
         self._scale = np.ones(channels, dtype=np.float32)
         self._group = group
 
-    def put(self, rows: FloatArray, places: npt.NDArray[np.int64], columns: npt.NDArray[np.int64] | None = None) -> None:
+    def put(
+        self, rows: FloatArray, places: npt.NDArray[np.int64], columns: npt.NDArray[np.int64] | None = None
+    ) -> None:
         """Quantise `rows` [n, width] into channels `places` [n]; input j goes to padded input ``columns[j]``."""
         values = torch.from_numpy(np.ascontiguousarray(rows))
         step = values.abs().amax(dim=1) / 127
