@@ -75,10 +75,19 @@ def test_the_part_that_hurts_is_found_and_gets_the_budget() -> None:
     lost = losses(parts, logits, config.num_layers)
     assert {(part.kind, part.start) for part, x in zip(parts, lost, strict=True) if x > 0} == {("down", 3), ("head", 0)}
     assert lost[parts.index(next(p for p in parts if p.kind == "head"))] < max(lost)
-    found = calibrate(config, logits, budget=1.0)
+    found = calibrate(config, logits, budget=1.0, enough=0.0)
     assert found.head
     assert np.argwhere(np.array(found.layers)).tolist() == [[3, KINDS.index("down")]]
     assert calibrate(config, logits, budget=0.0) == Wide.everywhere(4, False)
+
+
+def test_a_model_that_loses_little_stays_narrow() -> None:
+    parts = [Part("qkv", i, i + 1, 10) for i in range(4)]
+    lost = [0.004, 0.001, 0.0005, 0.0002]
+    assert choose(parts, lost, 1.0, 0.01) == [False] * 4
+    assert choose(parts, lost, 1.0, 0.002) == [True, False, False, False]
+    assert choose(parts, lost, 1.0, 0.0016) == [True, True, False, False]
+    assert choose(parts, lost, 1.0) == [True] * 4
 
 
 def test_the_budget_holds() -> None:
@@ -104,6 +113,7 @@ def test_a_mixed_target_is_the_same_every_time_and_lies_between() -> None:
         if accuracy == "mixed":
             identities.append(target.identity)
             chosen.append(target.wide)
+            assert target._calibrated() == chosen[-1]  # measured anew, whatever was kept on disk
         target.close()
     mixed = rows["mixed", 2]
     assert chosen[0] == chosen[1]

@@ -18,6 +18,7 @@ from exactspec.target.cache import ExactCache, PageShape
 from exactspec.target.cache_types import DEFAULT_CACHE_DTYPE, cache_type
 from exactspec.target.calibrate import ROWS, calibrate, calibration_tokens
 from exactspec.target.cpu import CpuInfo, describe_cpu
+from exactspec.target.kept_flags import calibration_key, kept_flags
 from exactspec.target.kernels.compile import load_kernels
 from exactspec.target.kernels.float_tile import BLOCK
 from exactspec.target.kernels.frame import CALL_FIELDS, FRAME, MODEL_FIELDS, SEGMENT_FIELDS, private_bytes
@@ -96,9 +97,14 @@ class ExactTarget:
         self._call = self._frames.view(np.uint8)[8 * first : 8 * (first + len(CALL_FIELDS))].view(np.int64)
         set_model(self._frames, self.packed, self._layer_table, self._page_shape, self.wide, self._groups, self._widest)
         if self.accuracy == "mixed":
-            if progress is not None:
-                progress("measuring which products need finer activations")
-            self._set_wide(self._calibrated())
+
+            def measure() -> Wide:
+                if progress is not None:
+                    progress("measuring which products need finer activations, once")
+                return self._calibrated()
+
+            key = calibration_key(source.sha256, self.cpu, cache_dtype)
+            self._set_wide(kept_flags(key, config.num_layers, measure, home=home))
         self.identity = identity_of(source.sha256, self.cpu, cache_dtype, self.accuracy, self.wide)
 
     @property
@@ -271,8 +277,8 @@ def _address(array: np.ndarray[Any, Any]) -> int:
 
 
 def default_accuracy(cpu: CpuInfo) -> str:
-    """Wide activations where they take one product, bytes where they would take two."""
-    return "wide" if SHAPES[cpu.instruction_set].planes == 1 else "narrow"
+    """Wide activations where they take one product; where they take two, only as many as the model needs."""
+    return "wide" if SHAPES[cpu.instruction_set].planes == 1 else "mixed"
 
 
 def identity_of(weights: str, cpu: CpuInfo, cache_dtype: str, accuracy: str, wide: Wide | None = None) -> str:

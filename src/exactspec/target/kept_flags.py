@@ -1,0 +1,63 @@
+"""A calibration's result, kept on disk: the same question is not measured twice on a machine.
+
+One small JSON file a question, under the cache folder. A file that is damaged, or of another question, counts as
+absent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from exactspec.target import calibrate
+from exactspec.target.cpu import CpuInfo
+from exactspec.target.home import default_home
+from exactspec.target.kernels.compile import kernel_key
+from exactspec.target.precision import KINDS, Wide
+
+
+def calibration_key(weights: str, cpu: CpuInfo, cache_dtype: str) -> str:
+    """All that a calibration depends on, in hex. `weights`: SHA-256 of the weights file."""
+    digest = hashlib.sha256(Path(calibrate.__file__).read_bytes())
+    for part in (weights, kernel_key(cpu), cpu.instruction_set, cache_dtype):
+        digest.update(part.encode() + b"\0")
+    return digest.hexdigest()
+
+
+def kept_flags(key: str, num_layers: int, make: Callable[[], Wide], *, home: Path | None = None) -> Wide:
+    """The flags kept under `key`, else ``make()``, which is then kept; without a word if that cannot be written."""
+    path = (home or default_home()) / "calibrated" / f"{key[:32]}.json"
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        return _decode(path.read_text(encoding="utf-8"), key, num_layers)
+    wide = make()
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".partial-")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(_encode(key, wide))
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    return wide
+
+
+def _encode(key: str, wide: Wide) -> str:
+    layers = ["".join("01"[flag] for flag in layer) for layer in wide.layers]
+    return json.dumps({"key": key, "layers": layers, "head": wide.head, "digest": wide.digest})
+
+
+def _decode(text: str, key: str, num_layers: int) -> Wide:
+    found = json.loads(text)
+    layers = tuple(tuple("01".index(flag) == 1 for flag in layer) for layer in found["layers"])
+    wide = Wide(layers, bool(found["head"]))
+    shape = len(layers) == num_layers and all(len(layer) == len(KINDS) for layer in layers)
+    if found["key"] != key or found["digest"] != wide.digest or not shape:
+        raise ValueError("not the answer to this question")
+    return wide
