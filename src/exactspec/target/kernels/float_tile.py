@@ -27,16 +27,17 @@ KINDS = 3
 
 _VF, _VI = ir.VectorType(emit.F32, PANEL), ir.VectorType(I32, PANEL)
 _WORDS = ir.VectorType(I32, PANEL // 2)
-# 16-lane sums that fit the register file beside what a step loads, by instruction set; 6 where there are 16 registers
-# of 256 bits.
+# 16-lane sums of several panels that fit the register file beside what a step loads, by instruction set. With 16
+# registers of 256 bits (5, in effect 4) 6 sums of one panel fit too, but not of two: 3 rows would spill.
 _SUMS = {"avx512vnni": 24, "avx512vnni-256": 12}
+_FEW_SUMS = 5
 _MOST_PANELS = 4
 
 
 def _panels(kind: str, rows: int) -> int:
     """Panels of a pass, a power of two: enough sums in flight to hide a multiply-add's latency, no more than fit."""
     panels = 1
-    while 2 * panels * rows <= _SUMS.get(kind, 6) and panels < _MOST_PANELS:
+    while 2 * panels * rows <= _SUMS.get(kind, _FEW_SUMS) and panels < _MOST_PANELS:
         panels *= 2
     return panels
 
