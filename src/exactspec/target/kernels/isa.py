@@ -43,19 +43,16 @@ the high bytes, so that neither needs a shuffle."""
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How a tile fits the register file, and how weights stream.
+    """How a tile fits the register file.
 
     `lanes`: int32 lanes a vector. `columns`: channels a pass of a tile with 1, 2, ... rows; the tallest tile has as
     many rows as there are entries. `activation_bytes` of one input and plane; `planes` of wide activations.
-    `near`: bytes ahead that are prefetched into the first cache while a block of weights is read; 0: the whole next
-    block is prefetched into the second cache, spread over all passes over this one.
     """
 
     lanes: int
     columns: tuple[int, ...]
     activation_bytes: int = 1
     planes: int = 2
-    near: int = 512
 
     @property
     def rows(self) -> int:
@@ -70,7 +67,7 @@ SHAPES = {
     "avx512vnni": Shape(lanes=16, columns=(32,) * 12),
     "avx512vnni-256": Shape(lanes=8, columns=(32,) * 6),
     "avxvnni": Shape(lanes=8, columns=(32,) * 2),
-    "avx2": Shape(lanes=8, columns=(32, 32, 32, 16, 16, 16), activation_bytes=2, planes=1, near=0),
+    "avx2": Shape(lanes=8, columns=(32, 32, 16, 16, 16, 16), activation_bytes=2, planes=1),
     "portable": Shape(lanes=8, columns=(8,) * 4),
     "avx512vnni-emulated": Shape(lanes=16, columns=(32,) * 12),
 }

@@ -74,7 +74,7 @@ class _Pass:
         shape = SHAPES[kind]
         self.lanes, self.columns = shape.lanes, shape.columns[rows * planes - 1]
         self.quad_bytes = 4 * shape.activation_bytes
-        self.level = 1 if shape.near else 2
+        self.level = 1 if self.columns == UNIT else 2  # a pass over some columns fetches far ahead (see units)
         self.vectors = self.columns // shape.lanes
         self.does = arithmetic(b, kind)
         # Few rows leave few independent sums, and each waits for its own: unroll over k to have enough in flight.
@@ -260,4 +260,4 @@ def _constant(value: Any) -> Any:
 most_rows = _constant(lambda shape: shape.rows)  # of the tallest tile
 most_wide_rows = _constant(lambda shape: shape.wide_rows)
 activation_bytes = _constant(lambda shape: shape.activation_bytes)  # of one input and plane
-near = _constant(lambda shape: shape.near)  # see isa.Shape
+full_rows = _constant(lambda shape: sum(c == UNIT for c in shape.columns))  # of the tallest tile over a whole unit
