@@ -17,10 +17,10 @@ from exactspec.target.base import FloatArray
 from exactspec.target.cuda.device import Device, moved
 from exactspec.target.weights import ModelConfig, WeightSource
 
-# Inputs that share an activation scale, as on the CPU.
+# Inputs that share an activation scale, as for the CPU's narrow activations.
 NORM_GROUP = 64
 ATTENDED_GROUP = 64
-INNER_GROUP = 128
+INNER_GROUP = 64
 CHANNELS = 64  # output channels are padded to this: the widest tile of the product kernel
 FAMILIES = ("llama", "qwen2")
 ROWS_AT_ONCE = 4096  # output channels quantised at a time: bounds the float copy
