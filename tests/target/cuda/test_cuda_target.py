@@ -40,7 +40,7 @@ def open_target(source: Any, device: str, **options: Any) -> Any:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_closeness(shape: str, device: str) -> None:
-    """As near to a float64 forward as the CPU's exact target with 8-bit activations, and near that one: padding differs,
+    """As near to a float64 forward as the CPU's exact target with 8-bit activations, and near it: padding differs,
     so do the groups of inputs that share a scale, and roundings fall on other sides."""
     source = RandomWeights(**SHAPES[shape])
     target, cpu = open_target(source, device), ExactTarget(source, threads=2, cache_dtype="float32", accuracy="narrow")
