@@ -31,6 +31,9 @@ class FakeTokenizer:
     def token_bytes(self, token: int) -> bytes:
         return bytes([token])
 
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
 
 class FakeEngine:
     """Answers from a script. Every second pair of tokens counts as copied when drafted; steps of two tokens."""
@@ -42,6 +45,9 @@ class FakeEngine:
         self.target = SimpleNamespace(max_length=8 if name == "tiny" else 4096, identity="fake/1", exact=True)
         self.requests: list[tuple[Any, SamplingParams, Speculation, str | None]] = []
         self.sessions = 0
+
+    def encode(self, prompt: Any) -> list[int]:
+        return list(str(prompt).encode())
 
     def session(self) -> FakeSession:
         self.sessions += 1

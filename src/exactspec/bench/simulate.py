@@ -2,7 +2,7 @@
 
 For greedy answers that is what the target would do, so tau and the rows verified are those of a real run; times are
 predicted from a cost table (`budget.CostModel`). Sampled answers may be replayed too: the target's draws are what was
-stored. A log is a file of JSON lines, one answer each (docs/formats.md): `prompt_ids`, `output_ids`, and optionally
+stored. A log is a file of JSON lines, one answer each (docs/benchmarks.md): `prompt_ids`, `output_ids`, and optionally
 `prediction_ids`, `id`, `workload`; other keys are ignored.
 """
 
@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from exactspec.bench.propose import NoCache, agreeing_path, rows_of_nothing
-from exactspec.budget import Budget, Cost
+from exactspec.budget import Budget, Cost, CostModel, make_budget
+from exactspec.drafters import make_drafter
 from exactspec.drafters.base import Context, DraftBudget, Drafter, Verified
+from exactspec.params import Speculation
 from exactspec.tree import DraftTree
 
 VOCABULARY = 2**31 - 1
@@ -52,7 +55,7 @@ def read_log(path: Path) -> list[Answer]:
             ids = {key: line.get(key, []) for key in ("prompt_ids", "output_ids", "prediction_ids")}
             for key, value in ids.items():
                 if key not in line and key != "prediction_ids":
-                    raise ValueError(f"{path}, line {number}, has no {key}: see docs/formats.md")
+                    raise ValueError(f"{path}, line {number}, has no {key}: see docs/benchmarks.md")
                 if not isinstance(value, list) or not all(type(t) is int and 0 <= t < VOCABULARY for t in value):
                     raise ValueError(f"{path}, line {number}: {key} must be a list of token ids")
             if ids["prompt_ids"] and ids["output_ids"]:
@@ -60,6 +63,12 @@ def read_log(path: Path) -> list[Answer]:
                 group = str(line.get("workload", "all"))
                 answers.append(Answer(name, group, *(tuple(v) for v in ids.values())))
     return answers
+
+
+def append_log(path: Path, answer: Answer) -> None:
+    """Add an answer to a log, which is made where there is none. Raises OSError."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(log_line(answer) + "\n")
 
 
 def log_line(answer: Answer) -> str:
@@ -88,6 +97,11 @@ class Replayed:
 
     def __add__(self, other: Replayed) -> Replayed:
         return Replayed(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
+
+    def as_dict(self) -> dict[str, float]:
+        """All sums and the derived figures, for JSON."""
+        figures = {"tau": self.tau, "copy_share": self.copy_share, "predicted_speedup": self.speedup}
+        return {name: getattr(self, name) for name in self.__slots__} | figures
 
     @property
     def tau(self) -> float:
@@ -166,15 +180,36 @@ def replay(
     return Replayed(at, steps, rows, copied, spent, proposing, committing, promised)
 
 
+def by_workload(answers: Iterable[Answer]) -> dict[str, list[Answer]]:
+    """The answers by workload, in the order in which they come."""
+    groups: dict[str, list[Answer]] = {}
+    for answer in answers:
+        groups.setdefault(answer.workload, []).append(answer)
+    return groups
+
+
 def replay_all(
     answers: Iterable[Answer], drafter: Drafter | None, new_budget: Callable[[], Budget], *, cost: Cost
+) -> Replayed:
+    """The sums over several answers, each with a budget of its own."""
+    return sum((replay(answer, drafter, new_budget(), cost=cost) for answer in answers), Replayed())
+
+
+def compare(
+    answers: Sequence[Answer], modes: Mapping[str, Speculation], *, equal_rows: bool, cost: Cost | None = None
 ) -> dict[str, Replayed]:
-    """Sums by workload, in the order in which they come."""
-    sums: dict[str, Replayed] = {}
-    for answer in answers:
-        one = replay(answer, drafter, new_budget(), cost=cost)
-        sums[answer.workload] = sums.get(answer.workload, Replayed()) + one
-    return sums
+    """The sums by mode. `equal_rows`: every mode but the first verifies its likeliest nodes only, and in all no more
+    rows than the first."""
+    model = CostModel() if cost is None else cost
+    found: dict[str, Replayed] = {}
+    for mode, speculation in modes.items():
+        drafter = make_drafter(speculation)
+        if equal_rows and found and drafter is not None:
+            rows = next(iter(found.values())).rows
+            found[mode] = at_equal_rows(answers, drafter, rows=rows, most=speculation.max_nodes, cost=model)
+        else:
+            found[mode] = replay_all(answers, drafter, partial(make_budget, speculation, cost=model), cost=model)
+    return found
 
 
 def at_equal_rows(answers: Sequence[Answer], drafter: Drafter, *, rows: int, most: int, cost: Cost) -> Replayed:
@@ -183,11 +218,11 @@ def at_equal_rows(answers: Sequence[Answer], drafter: Drafter, *, rows: int, mos
     best: Replayed | None = None
     for _ in range(9):
         middle = (low + high) / 2
-        one = sum((replay(a, drafter, Threshold(middle, most), cost=cost) for a in answers), Replayed())
+        one = replay_all(answers, drafter, partial(Threshold, middle, most), cost=cost)
         if one.rows <= rows:
             high = middle
-            if best is None or one.rows >= best.rows:
+            if best is None or one.tokens / one.steps > best.tau:
                 best = one
         else:
             low = middle
-    return best or sum((replay(a, None, Threshold(1.0, 0), cost=cost) for a in answers), Replayed())
+    return best or replay_all(answers, None, partial(Threshold, 1.0, 0), cost=cost)

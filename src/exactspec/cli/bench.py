@@ -26,6 +26,7 @@ from exactspec.cli.services import CliError, Services
 from exactspec.params import DRAFTS
 from exactspec.target.cache_types import DEFAULT_CACHE_DTYPE
 from exactspec.target.named import DEFAULT_MODEL
+from exactspec.target.tokenizer import Tokenizer
 
 _BAR_CONTEXT = LONG + 64
 _KERNEL_CONTEXTS = (512, 2048, 8192)
@@ -150,6 +151,38 @@ def kernels(
                 plot=plot,
             )
     _print(services, told)
+
+
+@bench.command()
+def gold(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option("--out", metavar="LOG.jsonl", help="The log to write; it must not exist.")],
+    model: Annotated[str, typer.Option("-m", "--model", metavar="NAME", help="Whose tokenizer.")] = DEFAULT_MODEL,
+    workloads: Annotated[str, typer.Option(metavar="LIST", help=f"Of {', '.join(RECIPES)}.")] = ",".join(RECIPES),
+    sizes: Annotated[str, typer.Option(metavar="LIST", help="Prompt lengths in tokens.")] = "2048",
+    seeds: Annotated[int, typer.Option(metavar="N", help="Prompts of each workload and size.")] = 3,
+) -> None:
+    """Write the workloads' prompts with their ideal replies as a log for 'exactspec simulate'."""
+    services: Services = context.obj
+    names = _list(workloads, "--workloads", RECIPES)
+    lengths = [_size(word) for word in sizes.split(",")]
+    if seeds < 1:
+        raise CliError(f"--seeds must be at least 1, got {seeds}")
+    if out.exists():
+        raise CliError(f"{out} is there already: give another --out, or remove it")
+    from exactspec.bench.simulate import Answer, append_log
+    from exactspec.bench.workloads import prompt_ids
+
+    tokenizer = services.open_engine(
+        model, draft="none", threads=None, context=None, cache_dtype="float32", progress=services.note
+    ).tokenizer
+    for name in names:
+        for size in lengths:
+            for seed in range(seeds):
+                made = build(name, tokenizer=cast(Tokenizer, tokenizer), size=size, seed=seed)
+                prompt = prompt_ids(cast(Tokenizer, tokenizer), made.messages)
+                reply = cast(Tokenizer, tokenizer).encode(made.gold)
+                append_log(out, Answer(made.id, f"{name}-{size}", tuple(prompt), tuple(reply)))
 
 
 @bench.command("table")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -19,6 +19,7 @@ from exactspec.params import Speculation
 from exactspec.results import Chunk, Completion
 from exactspec.target.cache_types import DEFAULT_CACHE_DTYPE
 from exactspec.target.named import DEFAULT_MODEL
+from exactspec.target.tokenizer import Tokenizer
 
 EXIT_DIFFERENT = 1
 EXIT_INTERRUPTED = 130
@@ -65,6 +66,10 @@ def generate(
     dtype: opt.Dtype = None,
     device: opt.Device = None,
     json_output: opt.Json = False,
+    log: Annotated[
+        Path | None,
+        typer.Option("--log", metavar="F.jsonl", help="Append prompt and answer as ids, for 'exactspec simulate'."),
+    ] = None,
     compare_runs: Annotated[
         bool,
         typer.Option("--compare", help="Run plain and drafted: are the tokens equal, how much faster? Exit 1 if not."),
@@ -114,7 +119,8 @@ def generate(
         dtype=dtype,
         device=device,
     )
-    request = Request(prompt=fit_to_model(text, engine), params=params, speculation=speculation, prediction=prediction)
+    asked = fit_to_model(text, engine)
+    request = Request(prompt=asked, params=params, speculation=speculation, prediction=prediction)
     painter = Painter(
         engine.tokenizer.token_bytes,
         color=use_color(services.stdout, services.environ, no_color=no_color),
@@ -122,14 +128,29 @@ def generate(
     )
     printer = None if json_output else painter
     if compare_runs:
-        code = _compare(services, engine, request, pairs=pairs, printer=printer)
+        completion, code = _compare(services, engine, request, pairs=pairs, printer=printer)
     else:
-        code = _answer(services, engine, request, printer=printer)
+        completion, code = _answer(services, engine, request, printer=printer)
+    if log is not None:
+        _append(log, engine, request, completion)
     raise typer.Exit(code)
 
 
-def _answer(services: Services, engine: EngineLike, request: Request, *, printer: Painter | None) -> int:
-    """Stream one answer (`printer` None: as JSON when it is complete) and return the exit code."""
+def _append(log: Path, engine: EngineLike, request: Request, completion: Completion) -> None:
+    from exactspec.bench.simulate import Answer, append_log
+    from exactspec.prompts import encode_prediction
+
+    prediction = encode_prediction(request.prediction, cast(Tokenizer, engine.tokenizer))
+    answer = Answer(
+        "generate", "generate", tuple(engine.encode(request.prompt)), completion.token_ids, tuple(prediction)
+    )
+    append_log(log, answer)
+
+
+def _answer(
+    services: Services, engine: EngineLike, request: Request, *, printer: Painter | None
+) -> tuple[Completion, int]:
+    """Stream one answer (`printer` None: as JSON when it is complete); the answer and the exit code."""
 
     reading = ReadingNote(services.stderr, services.environ)
 
@@ -147,10 +168,12 @@ def _answer(services: Services, engine: EngineLike, request: Request, *, printer
         _print_json(services, as_dict(completion, logprobs=request.params.logprobs is not None))
     else:
         _close(services, completion)
-    return EXIT_INTERRUPTED if completion.finish_reason == "cancelled" else 0
+    return completion, EXIT_INTERRUPTED if completion.finish_reason == "cancelled" else 0
 
 
-def _compare(services: Services, engine: EngineLike, request: Request, *, pairs: int, printer: Painter | None) -> int:
+def _compare(
+    services: Services, engine: EngineLike, request: Request, *, pairs: int, printer: Painter | None
+) -> tuple[Completion, int]:
     # Nothing is shown while the clock runs: writing to a terminal would count as decoding.
     result = compare(engine, request, pairs=pairs, progress=services.note)
     completion = median_run(result.drafted) if isinstance(result, Comparison) else result
@@ -162,11 +185,11 @@ def _compare(services: Services, engine: EngineLike, request: Request, *, pairs:
         _close(services, completion)
     if not isinstance(result, Comparison):
         services.note("stopped before the comparison was complete")
-        return EXIT_INTERRUPTED
+        return completion, EXIT_INTERRUPTED
     if printer is not None:
         for line in result.lines():
             print(line, file=services.stderr, flush=True)
-    return 0 if result.equal else EXIT_DIFFERENT
+    return completion, 0 if result.equal else EXIT_DIFFERENT
 
 
 def _close(services: Services, completion: Completion) -> None:

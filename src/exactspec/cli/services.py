@@ -55,6 +55,8 @@ class EngineLike(Protocol):
     @property
     def target(self) -> TargetLike: ...
 
+    def encode(self, prompt: Any) -> list[int]: ...
+
     def stream(
         self,
         prompt: Any,

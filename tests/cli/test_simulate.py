@@ -1,0 +1,73 @@
+"""``exactspec simulate`` and the logs it reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "log.jsonl"
+    text = [(7 * i * i + i) % 97 for i in range(150)]
+    lines = [{"workload": name, "prompt_ids": text, "output_ids": text} for name in ("a", "b")]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_a_table_by_workload_and_mode(cli: Run, log: Path) -> None:
+    result = cli("simulate", str(log), "--draft", "none,copy")
+    assert result.code == 0
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in result.out.splitlines()[2:]]
+    assert [row[:2] for row in rows] == [["a", "none"], ["a", "copy"], ["b", "none"], ["b", "copy"]]
+    assert rows[0][3] == "1.00"
+    assert float(rows[1][3]) > 5
+
+
+def test_json(cli: Run, log: Path) -> None:
+    found = json.loads(cli("simulate", str(log), "--draft", "copyspec,copy", "--equal-rows", "--json").out)
+    assert found["a"]["copy"]["tokens"] == 150
+    assert found["a"]["copy"]["rows"] <= found["a"]["copyspec"]["rows"]
+    assert found["a"]["copy"]["tau"] >= found["a"]["copyspec"]["tau"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("missing.jsonl",), "is no file"),
+        (("LOG", "--draft", "copy,magic"), "'magic' is none of"),
+        (("LOG", "--draft", "copy,copy"), "names one twice"),
+        (("LOG", "--max-nodes", "0"), "max_nodes must be"),
+    ],
+)
+def test_mistakes_are_one_line(cli: Run, log: Path, arguments: tuple[str, ...], message: str) -> None:
+    result = cli("simulate", *(str(log) if word == "LOG" else word for word in arguments))
+    assert result.code == 2
+    assert message in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_generate_writes_a_log_that_simulate_reads(cli: Run, tmp_path: Path) -> None:
+    path = tmp_path / "new.jsonl"
+    foreseen = tmp_path / "foreseen.txt"
+    foreseen.write_text("xyz")
+    assert cli("generate", "-m", "echo", "-p", "hello", "--log", str(path)).code == 0
+    assert cli("generate", "-m", "echo", "-p", "ho", "--log", str(path), "--prediction-file", str(foreseen)).code == 0
+    first, second = (json.loads(line) for line in path.read_text().splitlines())
+    assert bytes(first["output_ids"]) == b"<hello>"
+    assert b"hello" in bytes(first["prompt_ids"])
+    assert "prediction_ids" not in first
+    assert bytes(second["prediction_ids"]) == b"xyz"
+    assert "generate" in cli("simulate", str(path)).out
+
+
+def test_bench_gold_refuses_to_overwrite(cli: Run, log: Path) -> None:
+    result = cli("bench", "gold", "--out", str(log))
+    assert result.code == 2
+    assert "is there already" in result.err
