@@ -8,7 +8,7 @@ from typing import TypeVar, cast
 
 import numpy as np
 
-from exactspec.budget import make_budget
+from exactspec.budget import Cost, make_budget
 from exactspec.drafters.base import Context, DraftBudget, Drafter, State, Verified
 from exactspec.params import Speculation
 from exactspec.target.base import Cache, SegmentRows
@@ -33,14 +33,17 @@ class Drafting:
     """A drafter, its state for one request (or one session), and its budget.
 
     Every call into the drafter or the budget is guarded: the first exception is logged and switches the drafter
-    off. `alive`: whether it is on.
+    off. `alive`: whether it is on. `cost`: of the target's rows (None: the built-in table).
     """
 
-    __slots__ = ("_begun", "_budget", "_drafter", "_state", "_vocab_size", "alive", "speculation")
+    __slots__ = ("_begun", "_budget", "_cost", "_drafter", "_state", "_vocab_size", "alive", "speculation")
 
-    def __init__(self, drafter: Drafter | None, speculation: Speculation, *, vocab_size: int) -> None:
+    def __init__(
+        self, drafter: Drafter | None, speculation: Speculation, *, vocab_size: int, cost: Cost | None = None
+    ) -> None:
         self._drafter = drafter
-        self._budget = make_budget(speculation)
+        self._cost = cost
+        self._budget = make_budget(speculation, cost=cost)
         self._vocab_size = vocab_size
         self._state: State = None
         self._begun = False  # the drafter made a state (which may be None)
@@ -57,7 +60,7 @@ class Drafting:
     def resume(self, keep: int, tokens: Sequence[int], cache: Cache) -> None:
         """The next request of a session: forget all but the first `keep` tokens, then take in `tokens`, the rest of
         its prompt (as a commit with an empty tree and no rows). The budget starts afresh."""
-        self._budget = make_budget(self.speculation)
+        self._budget = make_budget(self.speculation, cost=self._cost)
         if self.alive and (drafter := self._drafter) is not None:
             self._guard("truncate", lambda: drafter.truncate(self._state, keep), None)
         if self.alive and len(tokens):
@@ -95,7 +98,7 @@ class Drafting:
 
     def fork(self) -> Drafting:
         """An independent copy; off if the drafter's state cannot be copied."""
-        twin = Drafting(self._drafter, self.speculation, vocab_size=self._vocab_size)
+        twin = Drafting(self._drafter, self.speculation, vocab_size=self._vocab_size, cost=self._cost)
         twin.alive = self.alive
         if self.alive and self._begun and (drafter := self._drafter) is not None:
             twin._state = twin._guard("fork", lambda: drafter.fork(self._state), None)

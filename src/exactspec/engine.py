@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any, overload
 
+from exactspec.budget import Cost
 from exactspec.drafters import make_drafter
 from exactspec.drafters.base import Drafter
 from exactspec.drafting import Drafting, check_drafter
@@ -30,7 +31,8 @@ class Engine:
 
     `draft`: how to draft, a value of `Speculation.draft` or an own `Drafter`; None takes `speculation.draft`, which
     is "copy" by default. `speculation`: the other drafting options. `prefill_chunk`: prompt rows in one forward; a
-    request can be cancelled between chunks. None of them can change a token.
+    request can be cancelled between chunks. `cost`: of the target's rows, for the budget of drafts (None: the built-in
+    table; `from_pretrained` measures it once a machine). None of them can change a token.
     Raises ValueError on an unknown draft, a drafter without the methods of one, a target whose cache cannot be
     rewound, or a chunk below 1.
 
@@ -46,6 +48,7 @@ class Engine:
         draft: str | Drafter | None = None,
         speculation: Speculation | None = None,
         prefill_chunk: int = PREFILL_CHUNK,
+        cost: Cost | None = None,
     ) -> None:
         if prefill_chunk < 1:
             raise ValueError(f"prefill_chunk must be >= 1, got {prefill_chunk}")
@@ -59,6 +62,7 @@ class Engine:
         elif draft is not None:
             self._own_drafter = check_drafter(draft)
         self._prefill_chunk = prefill_chunk
+        self._cost = cost
         self._turns = Turns()
 
     @classmethod
@@ -84,6 +88,7 @@ class Engine:
         "bfloat16"): for ``hf:`` models alone. `progress`: called with a line of text for each slow part.
         Raises ValueError if the model or the device cannot be used or, with the figures, if memory is too small.
         """
+        from exactspec.measured_cost import kept_cost
         from exactspec.memory import require_memory
         from exactspec.target.cuda.open import check_device, open_cuda
         from exactspec.target.exact import ExactTarget
@@ -109,14 +114,16 @@ class Engine:
         model = open_model(found.path, sha256=found.sha256, packed=store)
         with closing(model.source) as source:
             target: Target
+            cost = None
             if on_gpu:
                 target = open_cuda(source, device=device or "cuda", context=context, progress=progress)
             else:
                 require_memory(source.config, context=context, cache_dtype=cache_dtype)
-                target = ExactTarget(
+                target = exact = ExactTarget(
                     source, threads=threads, context=context, cache_dtype=cache_dtype, progress=progress
                 )
-        return cls(target, model.tokenizer, draft=draft, speculation=speculation)
+                cost = kept_cost(exact, threads=exact.threads, progress=progress)
+        return cls(target, model.tokenizer, draft=draft, speculation=speculation, cost=cost)
 
     @property
     def identity(self) -> str:
@@ -233,7 +240,7 @@ class Engine:
     def _drafting(self, speculation: Speculation | None) -> Drafting:
         own = self._own_drafter if speculation is None else None
         chosen = speculation or self.speculation
-        return Drafting(own or make_drafter(chosen), chosen, vocab_size=self.target.vocab_size)
+        return Drafting(own or make_drafter(chosen), chosen, vocab_size=self.target.vocab_size, cost=self._cost)
 
     def _stream(
         self, request: Request, on_end: Callable[[Request, Completion], None], progress: Progress | None

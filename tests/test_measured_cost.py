@@ -1,0 +1,125 @@
+"""The cost of rows: the fastest of several rounds, measured once for a target and number of threads."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exactspec.budget import CostModel
+from exactspec.measured_cost import LIMIT_S, ROUNDS, ROWS, Measured, kept_cost, measure_cost
+
+
+@dataclass
+class Fake:
+    """A target whose forwards take what `cost` says, on its own clock; every second round is disturbed if `noisy`."""
+
+    cost: Any
+    identity: str = "fake"
+    max_length: int = 1000
+    vocab_size: int = 7
+    now: float = 0.0
+    noisy: bool = True
+    sizes: list[int] = field(default_factory=list)
+
+    def new_cache(self) -> object:
+        return object()
+
+    def forward(self, segments: list[Any]) -> list[Any]:
+        (segment,) = segments
+        rows = len(segment.tokens)
+        assert max(segment.tokens) < self.vocab_size
+        self.sizes.append(rows)
+        disturbed = self.noisy and self.sizes.count(rows) % 2 == 0
+        self.now += self.cost(rows) * (3.0 if disturbed else 1.0)
+        return []
+
+    def clock(self) -> float:
+        return self.now
+
+
+def test_the_fastest_round_counts() -> None:
+    fake = Fake(cost=lambda rows: 0.0005 * (3 + rows))
+    found = measure_cost(fake, clock=fake.clock)
+    assert found.settled
+    assert found.cost.rows == ROWS
+    assert found.cost.cost == pytest.approx([(3 + rows) / 4 for rows in ROWS], abs=1e-3)
+    assert fake.sizes.count(8) in (ROUNDS, ROUNDS + 1)
+
+
+def test_costs_never_fall_and_never_go_below_one_row() -> None:
+    fake = Fake(cost=lambda rows: {1: 0.002, 2: 0.001, 4: 0.004, 8: 0.003}.get(rows, 0.01))
+    assert measure_cost(fake, clock=fake.clock).cost.cost[:4] == pytest.approx((1.0, 1.0, 2.0, 2.0))
+
+
+def test_a_slow_target_is_measured_once_through_and_is_not_settled() -> None:
+    fake = Fake(cost=lambda rows: LIMIT_S, noisy=False)
+    assert not measure_cost(fake, clock=fake.clock).settled
+    assert fake.sizes.count(64) == 1
+
+
+def test_a_machine_that_never_settles_is_given_up() -> None:
+    fake = Fake(cost=lambda rows: 0.001, noisy=False)
+    slower = iter(range(10**6))
+    fake.cost = lambda rows: 0.001 * 1.5 ** -next(slower) + 0.01 * 1.2 ** next(slower)
+    found = measure_cost(fake, clock=fake.clock)
+    assert not found.settled
+    assert fake.now < 20 * LIMIT_S
+
+
+def test_a_short_context() -> None:
+    fake = Fake(cost=lambda rows: 0.001 * rows, max_length=5)
+    assert measure_cost(fake, clock=fake.clock).cost.rows == (1, 2, 4)
+    assert measure_cost(Fake(cost=lambda rows: 0.001, max_length=1)) == Measured(CostModel(), True)
+
+
+class Counted:
+    def __init__(self, settled: bool = True) -> None:
+        self.calls, self.settled = 0, settled
+
+    def __call__(self, target: object) -> Measured:
+        self.calls += 1
+        return Measured(CostModel(rows=(1, 4, 9), cost=(1.0, 1.25, 2.5)), self.settled)
+
+
+def test_what_a_busy_machine_shows_is_used_but_not_kept(tmp_path: Path) -> None:
+    measure = Counted(settled=False)
+    for _ in range(2):
+        assert kept_cost(Fake(cost=None), threads=2, home=tmp_path, measure=measure)(9) == 2.5
+    assert measure.calls == 2
+    assert not (tmp_path / "costs").exists()
+
+
+def test_kept_for_a_target_and_its_threads(tmp_path: Path) -> None:
+    measure, said = Counted(), []
+    fake, other = Fake(cost=None), Fake(cost=None, identity="other")
+    first = kept_cost(fake, threads=2, home=tmp_path, measure=measure, progress=said.append)
+    assert kept_cost(fake, threads=2, home=tmp_path, measure=measure, progress=said.append) == first
+    assert (measure.calls, len(said)) == (1, 1)
+    kept_cost(fake, threads=1, home=tmp_path, measure=measure)
+    kept_cost(other, threads=2, home=tmp_path, measure=measure)
+    assert measure.calls == 3
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{}", "cut", "cost"])
+def test_a_damaged_file_is_measured_anew(tmp_path: Path, text: str) -> None:
+    measure, fake = Counted(), Fake(cost=None)
+    first = kept_cost(fake, threads=2, home=tmp_path, measure=measure)
+    (path,) = (tmp_path / "costs").iterdir()
+    good = path.read_text()
+    falling = json.dumps(json.loads(good) | {"cost": [1.0, 3.0, 2.0]})
+    path.write_text({"cut": good[: len(good) // 2], "cost": falling}.get(text, text))
+    assert kept_cost(fake, threads=2, home=tmp_path, measure=measure) == first
+    assert measure.calls == 2
+    assert path.read_text() == good
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "costs").write_text("in the way")
+    measure = Counted()
+    for _ in range(2):
+        kept_cost(Fake(cost=None), threads=2, home=tmp_path, measure=measure)
+    assert measure.calls == 2
