@@ -56,7 +56,7 @@ def test_packed_models_and_whether_they_are_intact(home):
     for name in ("one", "two"):
         parts = [("x", np.arange(900))]
         config = RandomWeights().config
-        store.build(ModelKey(name), origin=name, context=None, config=config, parts=parts, vocabulary=None)
+        store.build(ModelKey(name), origin=name, config=config, parts=parts, vocabulary=None)
     weights = store.folder(ModelKey("two")) / WEIGHTS
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     report = examine(home, describe=describe, bandwidth=lambda threads: 1.0)
