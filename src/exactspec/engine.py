@@ -11,6 +11,7 @@ from typing import Any, overload
 from exactspec.budget import Cost
 from exactspec.drafters import make_drafter
 from exactspec.drafters.base import Drafter
+from exactspec.drafters.store import Stores
 from exactspec.drafting import Drafting, check_drafter
 from exactspec.params import SamplingParams, Speculation
 from exactspec.prompts import Prompt, check_ids, encode_prediction, encode_prompt, is_many
@@ -63,6 +64,7 @@ class Engine:
             self._own_drafter = check_drafter(draft)
         self._prefill_chunk = prefill_chunk
         self._cost = cost
+        self._stores = Stores()
         self._turns = Turns()
 
     @classmethod
@@ -240,7 +242,8 @@ class Engine:
     def _drafting(self, speculation: Speculation | None) -> Drafting:
         own = self._own_drafter if speculation is None else None
         chosen = speculation or self.speculation
-        return Drafting(own or make_drafter(chosen), chosen, vocab_size=self.target.vocab_size, cost=self._cost)
+        drafter = own or make_drafter(chosen, stores=self._stores)
+        return Drafting(drafter, chosen, vocab_size=self.target.vocab_size, cost=self._cost)
 
     def _stream(
         self, request: Request, on_end: Callable[[Request, Completion], None], progress: Progress | None

@@ -91,7 +91,9 @@ class Speculation:
 
     `draft`: one of `DRAFTS`. `max_nodes`: most drafted tokens verified in one step. `min_match`: shortest match
     the `copy` drafter copies from, in tokens. `gamma`, `block`: match length and draft length of the `copyspec`
-    rule (arXiv 2502.08923). Raises ValueError, naming the field.
+    rule (arXiv 2502.08923). `store`: name of a store of texts that the engine's requests of that name share and copy
+    from ("": none); `store_bytes`: the most it may hold, fixed by the first request that names it.
+    Raises ValueError, naming the field.
     """
 
     draft: str = "copy"
@@ -99,6 +101,8 @@ class Speculation:
     min_match: int = 2
     gamma: int = 3
     block: int = 10
+    store: str = ""
+    store_bytes: int = 16_000_000
 
     def __post_init__(self) -> None:
         _require(self.draft in DRAFTS, f"draft must be one of {', '.join(DRAFTS)}, got {self.draft!r}")
@@ -106,3 +110,6 @@ class Speculation:
             value = getattr(self, name)
             ok = isinstance(value, int) and 1 <= value <= 1024
             _require(ok, f"{name} must be an integer in [1, 1024], got {value!r}")
+        _require(isinstance(self.store, str), f"store must be a name, got {self.store!r}")
+        ok = isinstance(self.store_bytes, int) and 1000 <= self.store_bytes <= 2**32
+        _require(ok, f"store_bytes must be an integer in [1000, 2**32], got {self.store_bytes!r}")

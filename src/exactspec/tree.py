@@ -173,6 +173,13 @@ class DraftTree:
     def _is_chain(self) -> bool:
         return bool((self.parents == np.arange(-1, len(self) - 1)).all())
 
+    def _is_tree(self, vocab_size: int) -> bool:
+        """Whether parents stand earlier and siblings differ, given ids within the vocabulary."""
+        if self.parents.min() < ROOT or (self.parents >= np.arange(len(self))).any():
+            return False
+        edges = np.sort((self.parents.astype(np.int64) + 1) * vocab_size + self.tokens)
+        return not bool((edges[1:] == edges[:-1]).any())
+
     def _monotone(self) -> FloatArray:
         """Scores lowered to the parent's where they exceed it."""
         score = self.score.tolist()
@@ -190,7 +197,7 @@ class DraftTree:
         return np.array(score, dtype=np.float32)
 
     def _is_clean(self, vocab_size: int) -> bool:
-        """Cheap test for the usual case: a well-formed chain."""
+        """Cheap test for the usual case: a well-formed tree."""
         columns = self._columns()
         n = len(self.tokens) if isinstance(self.tokens, np.ndarray) and self.tokens.ndim == 1 else -1
         if n < 0 or not isinstance(self.sources, tuple):
@@ -203,7 +210,7 @@ class DraftTree:
         if n == 0:
             return True
         return bool(
-            self._is_chain()
+            (self._is_chain() or self._is_tree(vocab_size))
             and self.tokens.min() >= 0
             and self.tokens.max() < vocab_size
             and self.source.min() >= 0

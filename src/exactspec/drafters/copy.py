@@ -1,4 +1,4 @@
-"""Copying from the history and from a predicted text: what followed the likeliest places, as one tree."""
+"""Copying from the history, a predicted text and a shared store: what followed the likeliest places, as one tree."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from exactspec.drafters.base import Context, DraftBudget, State, Verified
 from exactspec.drafters.copying import layout as at
 from exactspec.drafters.copying.load import compiled
 from exactspec.drafters.odds import fresh_odds
+from exactspec.drafters.store import TextStore
 from exactspec.drafters.suffix_index import Int32Array, SuffixIndex, as_int32
 from exactspec.target.base import FloatArray, IntArray
 from exactspec.tree import DraftTree
@@ -29,6 +30,7 @@ class _Copying:
     history: SuffixIndex
     prediction: SuffixIndex
     store: SuffixIndex
+    shared: TextStore | None
     regs: IntArray
     slots: Int32Array
     candidates: Int32Array
@@ -71,16 +73,18 @@ class _Copying:
 class CopyDrafter:
     """Copies what followed the likeliest places, several of them in one tree.
 
-    `min_match`: shortest match to copy from, in tokens. See docs/drafting.md for the rules. Constant work per token: no
+    `min_match`: shortest match to copy from, in tokens. `store`: texts of other requests to copy from as well, to which
+    a request adds its own when it ends. See docs/drafting.md for the rules. Constant work per token: no
     step looks at more than the end of the history. Raises ValueError if min_match < 1.
     """
 
-    __slots__ = ("_min_match",)
+    __slots__ = ("_min_match", "_store")
 
-    def __init__(self, *, min_match: int = 2) -> None:
+    def __init__(self, *, min_match: int = 2, store: TextStore | None = None) -> None:
         if min_match < 1:
             raise ValueError(f"min_match must be >= 1, got {min_match}")
         self._min_match = min_match
+        self._store = store
 
     @property
     def name(self) -> str:
@@ -88,7 +92,8 @@ class CopyDrafter:
 
     def begin(self, context: Context) -> State:
         regs = np.zeros(at.REGS, dtype=np.int64)
-        prediction, store = SuffixIndex(context.prediction), SuffixIndex()
+        prediction = SuffixIndex(context.prediction)
+        store = SuffixIndex() if self._store is None else self._store.index
         regs[at.R_PREDICTION], regs[at.R_STORE] = len(prediction), len(store)
         regs[at.R_MIN_MATCH] = self._min_match
         base, rates = fresh_odds()
@@ -96,6 +101,7 @@ class CopyDrafter:
             SuffixIndex(context.tokens),
             prediction,
             store,
+            self._store,
             regs,
             np.empty((at.SLOTS, at.SLOT_COLUMNS), dtype=np.int32),
             np.zeros((at.CANDIDATES, at.CANDIDATE_COLUMNS), dtype=np.int32),
@@ -113,6 +119,13 @@ class CopyDrafter:
 
     def propose(self, state: State, budget: DraftBudget) -> DraftTree:
         s: _Copying = state
+        if s.shared is None:
+            return self._propose(s, budget)
+        with s.shared.lock:
+            s.regs[at.R_STORE] = len(s.store)
+            return self._propose(s, budget)
+
+    def _propose(self, s: _Copying, budget: DraftBudget) -> DraftTree:
         n = compiled().propose(
             *s.history.arrays,
             *s.prediction.arrays,
@@ -137,6 +150,7 @@ class CopyDrafter:
         tokens = np.ascontiguousarray(verified.tokens, dtype=np.int64)
         as_int32(tokens)
         s.history.reserve(len(tokens))
+        # The store may grow meanwhile: of its arrays, what R_STORE counts stays as it is.
         compiled().take_in(*s.history.arrays, s.prediction.arrays[0], s.store.arrays[0], *s.tail(), tokens)
         s.history.grown(len(s.history) + len(tokens))
 
@@ -150,10 +164,15 @@ class CopyDrafter:
         s: _Copying = state
         # The prediction and the store never change, so both may read the same ones.
         arrays = (array.copy() for array in (*s.tail(), s.out_i, s.out_p))
-        return _Copying(s.history.fork(), s.prediction, s.store, *arrays)
+        return _Copying(s.history.fork(), s.prediction, s.store, s.shared, *arrays)
 
     def close(self, state: State) -> None:
         s: _Copying = state
+        if s.shared is not None and len(s.history):
+            copied = s.slots[s.slots[:, at.P_TEXT] == at.STORE, at.P_POS]
+            s.shared.touch(s.store, copied.tolist())
+            s.shared.add(s.history.tokens)
+        s.shared = None
         s.history, s.prediction, s.store = SuffixIndex(), SuffixIndex(), SuffixIndex()
         s.regs[at.R_PREDICTION] = s.regs[at.R_STORE] = 0
         s.restart()

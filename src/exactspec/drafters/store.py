@@ -1,0 +1,114 @@
+"""Texts shared between requests, to copy from: off unless a request names a store; bounded; least recently used out.
+
+A store is known by its name, and requests that name different stores (or none) see nothing of one another. What a
+request leaves is its whole history, prompt and output, so a name must be shared only by those who may see each other's
+texts: a proposal taken from a store can show, by its speed, that a text is in there. Output is never changed by it.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from exactspec.drafters.suffix_index import Int32Array, SuffixIndex
+
+TOKEN_BYTES = 20
+"""Bytes that a token takes in an index (four more of them where there is room to grow)."""
+
+
+@dataclass(slots=True)
+class _Text:
+    tokens: Int32Array
+    used: int  # when it was last added or copied from; larger is later
+
+
+class TextStore:
+    """The texts of one name, joined in one index. Thread-safe.
+
+    `max_bytes`: of the texts' tokens in the index, `TOKEN_BYTES` each; a longer text is kept by its end. When texts go,
+    those that nobody has added or copied from for longest go first, down to three quarters, so that the index is built
+    anew only once in a while. Raises ValueError if max_bytes holds no token.
+    """
+
+    __slots__ = ("_clock", "_index", "_most", "_texts", "lock")
+
+    def __init__(self, max_bytes: int) -> None:
+        if max_bytes < TOKEN_BYTES:
+            raise ValueError(f"a store must hold at least one token ({TOKEN_BYTES} bytes), got {max_bytes}")
+        self._most = max_bytes // TOKEN_BYTES
+        self._texts: list[_Text] = []  # in the order in which the index holds them
+        self._index = SuffixIndex()
+        self._clock = 0
+        self.lock = threading.RLock()
+        """Held while the index is read or changed."""
+
+    @property
+    def index(self) -> SuffixIndex:
+        """What is there now. It grows at its end while others are added; when texts go, another one takes its place."""
+        return self._index
+
+    @property
+    def nbytes(self) -> int:
+        """Of the tokens held, as `max_bytes` counts them."""
+        return TOKEN_BYTES * len(self._index)
+
+    def add(self, tokens: Int32Array) -> None:
+        """Keep a text; one that is there already counts as used."""
+        text = np.array(tokens[-self._most :], dtype=np.int32)
+        with self.lock:
+            self._clock += 1
+            for known in self._texts:
+                if np.array_equal(known.tokens, text):
+                    known.used = self._clock
+                    return
+            self._texts.append(_Text(text, self._clock))
+            if len(self._index) + len(text) <= self._most:
+                self._index.append(text)
+            else:
+                self._rebuild()
+
+    def touch(self, index: SuffixIndex, positions: Iterable[int]) -> None:
+        """Say that the texts at these positions of `index` were copied from."""
+        with self.lock:
+            if index is not self._index:
+                return
+            ends = np.cumsum([len(text.tokens) for text in self._texts])
+            self._clock += 1
+            for position in positions:
+                number = bisect_right(ends.tolist(), position)
+                if number < len(self._texts):
+                    self._texts[number].used = self._clock
+
+    def _rebuild(self) -> None:
+        left = self._most * 3 // 4
+        kept: list[_Text] = []
+        for text in sorted(self._texts, key=lambda t: -t.used):
+            left -= len(text.tokens)
+            if kept and left < 0:
+                break
+            kept.append(text)
+        kept.reverse()
+        self._texts = kept
+        self._index = SuffixIndex(np.concatenate([text.tokens for text in kept]))
+
+
+class Stores:
+    """The stores of one engine, by name. Thread-safe."""
+
+    __slots__ = ("_lock", "_stores")
+
+    def __init__(self) -> None:
+        self._stores: dict[str, TextStore] = {}
+        self._lock = threading.Lock()
+
+    def get(self, name: str, *, max_bytes: int) -> TextStore:
+        """The store of that name, made with `max_bytes` where there is none yet."""
+        with self._lock:
+            store = self._stores.get(name)
+            if store is None:
+                store = self._stores[name] = TextStore(max_bytes)
+            return store
