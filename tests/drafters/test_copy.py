@@ -345,6 +345,7 @@ class TestAfterEdits:
         tree = drafter.propose(state, DraftBudget(256, 256))
         assert first(tree)[0] == 8
         assert set(first(tree)) == {7, 8}
+        assert sum(float(tree.score[i]) for i in tree.children()) <= 1  # what the first leaves over goes to the second
         below = tree.children(tree.children()[0])
         assert tree.tokens[below[0]] == text[151]
 
