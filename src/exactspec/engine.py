@@ -24,6 +24,7 @@ from exactspec.target.cache_types import DEFAULT_CACHE_DTYPE
 from exactspec.target.tokenizer import Tokenizer
 from exactspec.turns import Turns
 
+COMPILED_DRAFTS = ("copy", "auto")  # what takes the compiled copy drafter
 PREFILL_CHUNK = 256  # prompt rows of one forward, unless told otherwise
 
 
@@ -90,6 +91,7 @@ class Engine:
         "bfloat16"): for ``hf:`` models alone. `progress`: called with a line of text for each slow part.
         Raises ValueError if the model or the device cannot be used or, with the figures, if memory is too small.
         """
+        from exactspec.drafters.copying.load import prepare
         from exactspec.measured_cost import kept_cost
         from exactspec.memory import require_memory
         from exactspec.target.cuda.open import check_device, open_cuda
@@ -125,6 +127,8 @@ class Engine:
                     source, threads=threads, context=context, cache_dtype=cache_dtype, progress=progress
                 )
                 cost = kept_cost(exact, threads=exact.threads, progress=progress)
+        if draft in COMPILED_DRAFTS:
+            prepare(progress)
         return cls(target, model.tokenizer, draft=draft, speculation=speculation, cost=cost)
 
     @property

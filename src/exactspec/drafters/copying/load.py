@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -48,6 +49,18 @@ def _key() -> str:
     return digest.hexdigest()[:16]
 
 
+def _folder() -> Path:
+    return default_home() / "kernels" / f"copy-{_key()}"
+
+
+def prepare(progress: Callable[[str], None] | None = None) -> None:
+    """Load the functions now, so that no request waits for it; says so where they have to be compiled first.
+    Raises as `compiled` does."""
+    if progress is not None and not _folder().exists():
+        progress("compiling the copy drafter for this machine, once: half a minute or so")
+    compiled()
+
+
 @cache
 def compiled() -> Compiled:
     """The compiled functions; the first call of a process loads them, the first on a machine compiles (seconds).
@@ -86,7 +99,7 @@ def compiled() -> Compiled:
     with _LOCK:
         before = numba.config.CACHE_DIR
         try:
-            with kept(default_home() / "kernels" / f"copy-{_key()}", stamp=stamp) as folder:
+            with kept(_folder(), stamp=stamp) as folder:
                 if folder is None:
                     return build(keep=False)
                 numba.config.CACHE_DIR = str(folder)
