@@ -127,7 +127,7 @@ class Engine:
                     source, threads=threads, context=context, cache_dtype=cache_dtype, progress=progress
                 )
                 cost = kept_cost(exact, threads=exact.threads, progress=progress)
-        if draft in COMPILED_DRAFTS:
+        if (draft or (speculation or Speculation()).draft) in COMPILED_DRAFTS:
             prepare(progress)
         return cls(target, model.tokenizer, draft=draft, speculation=speculation, cost=cost)
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +20,7 @@ import numpy as np
 from exactspec.budget import CostModel
 from exactspec.target.base import Segment, Target, Want
 from exactspec.target.home import default_home
+from exactspec.target.small_files import try_write
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 ROUNDS = 3  # at least, where time allows
@@ -84,14 +83,6 @@ def kept_cost(
     cost = measured.cost
     if not measured.settled:
         return cost
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".partial-")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump({"key": key, "rows": cost.rows, "cost": cost.cost, "identity": target.identity}, file)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+    record = {"key": key, "rows": cost.rows, "cost": cost.cost, "identity": target.identity}
+    try_write(path, json.dumps(record))
     return cost

@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from exactspec.target.cpu import CpuInfo
 from exactspec.target.home import default_home
 from exactspec.target.kernels.compile import kernel_key
 from exactspec.target.precision import KINDS, Wide
+from exactspec.target.small_files import try_write
 
 
 def calibration_key(weights: str, cpu: CpuInfo, cache_dtype: str) -> str:
@@ -35,16 +34,7 @@ def kept_flags(key: str, num_layers: int, make: Callable[[], Wide], *, home: Pat
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         return _decode(path.read_text(encoding="utf-8"), key, num_layers)
     wide = make()
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".partial-")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(_encode(key, wide))
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+    try_write(path, _encode(key, wide))
     return wide
 
 

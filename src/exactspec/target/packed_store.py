@@ -30,6 +30,7 @@ from exactspec.target.array_file import ArrayWriter, FileRecord, is_intact, open
 from exactspec.target.filelock import file_lock
 from exactspec.target.home import default_home
 from exactspec.target.plain import decode, encode
+from exactspec.target.small_files import try_write
 from exactspec.target.stored import disk_use, sync
 from exactspec.target.weights import ModelConfig
 
@@ -258,12 +259,9 @@ class PackedStore:
 
     def remember_hash(self, path: Path, sha256: str, stamp: str) -> None:
         """`stamp`: `file_stamp` from before the file was hashed. Where it cannot be written, it is hashed again."""
-        with contextlib.suppress(OSError):
-            record = self._hash_record(path)
-            record.parent.mkdir(parents=True, exist_ok=True)
-            fresh = record.with_name(f"{record.name}.{os.getpid()}.new")
-            fresh.write_text(json.dumps({"path": str(path), "stamp": stamp, "sha256": sha256}), "utf-8")
-            os.replace(fresh, record)
+        record = {"path": str(path), "stamp": stamp, "sha256": sha256}
+        with contextlib.suppress(OSError):  # of a path that cannot be made absolute
+            try_write(self._hash_record(path), json.dumps(record))
 
     def _hash_record(self, path: Path) -> Path:
         name = hashlib.sha256(os.fsencode(path.absolute())).hexdigest()[:16]

@@ -11,7 +11,7 @@ instruction multiplies unsigned by signed, and it is the activation that is broa
 
 *Groups.* Activations have one scale per row and group of inputs (an outlier costs its own group precision, not the
 row), so a product is a short float sum over exact integer sums, in a fixed order. No sum of a group overflows, wide
-activations included: ``255 * 32512 * 256`` is below 2**31 (groups have at most `LONGEST_GROUP` inputs).
+activations included: ``255 * 32512 * 256`` is below 2**31 (no group has more inputs, see precision).
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from exactspec.target.kernels.simd import I32x16
 
 UNIT = 32  # output channels of a unit
 K_STEP = 16  # inputs are padded to a multiple of this
-LONGEST_GROUP = 256  # inputs
 LINE = 64  # bytes of a cache line
 
 
