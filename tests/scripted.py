@@ -113,6 +113,7 @@ class ListTarget:
         tokens, parents, wants = (a.tolist() for a in (segment.tokens, segment.parents, segment.want))
         n = len(tokens)
         argmax, index = np.full(n, -1), np.full(n, -1)
+        ids, values = np.full((n, self.top_k), -1), np.zeros((n, self.top_k), dtype=np.float32)
         asked: list[FloatArray] = []
         depth: list[int] = []
         for row in range(n):
@@ -128,13 +129,16 @@ class ListTarget:
                     above.append(tokens[at])
                 logits = self._logits(cache.tokens + above[::-1])
                 argmax[row] = int(logits.argmax())
+                if wants[row] >= Want.TOPK:
+                    ids[row] = np.argsort(-logits, kind="stable")[: self.top_k]
+                    values[row] = logits[ids[row]]
                 if wants[row] >= Want.LOGITS:
                     index[row] = len(asked)
                     asked.append(logits)
         cache.staged = list(zip(tokens, parents, strict=True))
         full = np.stack(asked) if asked else np.empty((0, self.vocab_size), dtype=np.float32)
         hidden = np.zeros((n, 1), dtype=np.float32)
-        return SegmentRows(argmax, hidden, index, full, np.zeros((n, 4), dtype=np.int64), np.zeros((n, 4), np.float32))
+        return SegmentRows(argmax, hidden, index, full, ids, values)
 
 
 def script_target(prompt_length: int, script: Sequence[int], *, vocab_size: int = 300, **options: Any) -> ListTarget:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exactspec.budget import AdaptiveBudget, BackOff, Budget, CostModel, FixedBudget, make_budget
+from exactspec.budget import AdaptiveBudget, BackOff, Budget, CostModel, FixedBudget, choose_batch, make_budget
 from exactspec.drafters import make_drafter
 from exactspec.drafters.base import Context, DraftBudget, Drafter, Verified
 from exactspec.params import Speculation
@@ -46,6 +46,42 @@ class TestCostModel:
     def test_impossible_tables_are_refused(self, rows: tuple[int, ...], cost: tuple[float, ...]) -> None:
         with pytest.raises(ValueError, match="cost"):
             CostModel(rows=rows, cost=cost)
+
+
+class TestBatch:
+    @given(
+        st.lists(st.lists(st.floats(0.01, 1.0), max_size=4), min_size=1, max_size=3),
+        st.integers(0, 5),
+        st.one_of(st.none(), st.integers(0, 12)),
+    )
+    @settings(max_examples=60, deadline=None)
+    def test_no_other_choice_of_nodes_is_faster(
+        self, scores: list[list[float]], other_rows: int, max_rows: int | None
+    ) -> None:
+        trees = [chain(*sorted(np.float32(s).tolist(), reverse=True)) for s in scores]
+        cost = CostModel(rows=(1, 4, 8, 16), cost=(1.0, 1.45, 2.6, 4.8))
+        rows = len(trees) + other_rows
+
+        def rate(sizes: tuple[int, ...]) -> float:
+            gained = sum(float(t.score[:n].sum()) for t, n in zip(trees, sizes, strict=True))
+            return (len(trees) + gained) / cost(rows + sum(sizes))
+
+        room = 100 if max_rows is None else max(0, max_rows - rows)
+        best = max(rate(s) for s in product(*(range(len(t) + 1) for t in trees)) if sum(s) <= room)
+        chosen = tuple(len(t) for t in choose_batch(trees, cost=cost, max_rows=max_rows, other_rows=other_rows))
+        assert sum(chosen) <= room
+        assert rate(chosen) == pytest.approx(best, rel=1e-5)
+
+    def test_alone_it_is_the_choice_of_one_request(self) -> None:
+        tree = chain(0.9, 0.6, 0.4, 0.05, 0.01)
+        alone = AdaptiveBudget(48, back_off=False).choose(tree)
+        (chosen,) = choose_batch([tree], cost=CostModel())
+        assert chosen.tokens.tolist() == alone.tokens.tolist() == [0, 1, 2]
+
+    def test_where_rows_are_scarce_the_likelier_request_has_them(self) -> None:
+        chosen = choose_batch([chain(0.5, 0.4), chain(0.9, 0.8)], cost=CostModel(), max_rows=4)
+        assert [len(t) for t in chosen] == [0, 2]
+        assert choose_batch([], cost=CostModel()) == []
 
 
 class TestFixed:

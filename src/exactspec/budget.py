@@ -7,7 +7,7 @@ A budget belongs to one request and cannot change the output, only the speed.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -47,6 +47,10 @@ class CostModel:
         return c0 + (c1 - c0) * (rows - r0) / (r1 - r0)
 
 
+TABLE = CostModel()
+"""The built-in table."""
+
+
 class Budget(Protocol):
     """Decides the size of a request's drafts, step by step."""
 
@@ -56,6 +60,10 @@ class Budget(Protocol):
 
     def choose(self, tree: DraftTree) -> DraftTree:
         """The part of the proposal that is worth verifying; may be empty."""
+        ...
+
+    def allow(self, tree: DraftTree) -> DraftTree:
+        """The part that may be verified, whatever rows cost: for a choice among several requests' trees."""
         ...
 
     def record(self, *, drafted: int, accepted: int) -> None:
@@ -78,6 +86,9 @@ class FixedBudget:
 
     def choose(self, tree: DraftTree) -> DraftTree:
         return tree.prune(max_nodes=self._max_nodes)
+
+    def allow(self, tree: DraftTree) -> DraftTree:
+        return self.choose(tree)
 
     def record(self, *, drafted: int, accepted: int) -> None:
         return None
@@ -140,7 +151,7 @@ class AdaptiveBudget:
         if max_nodes < 1:
             raise ValueError(f"max_nodes must be >= 1, got {max_nodes}; use FixedBudget(0) to never draft")
         self._max_nodes = max_nodes
-        model = CostModel() if cost is None else cost
+        model = TABLE if cost is None else cost
         self._costs = [model(rows) for rows in range(1, max_nodes + 2)]
         self._back_off = BackOff() if back_off else None
 
@@ -151,9 +162,7 @@ class AdaptiveBudget:
         if not len(tree):
             return tree
         scores: list[float] = sorted(tree.score.tolist(), reverse=True)
-        most = min(len(scores), self._max_nodes)
-        if self._back_off is not None:
-            most = self._back_off.allow(scores[0], most)
+        most = self._most(scores)
         # Expected tokens of a step: the target's own one, and every node that is reached and accepted.
         tokens = best = 1.0
         nodes = 0
@@ -163,9 +172,48 @@ class AdaptiveBudget:
                 best, nodes = tokens / self._costs[i + 1], i + 1
         return tree.prune(max_nodes=nodes)
 
+    def allow(self, tree: DraftTree) -> DraftTree:
+        return tree.prune(max_nodes=self._most(sorted(tree.score.tolist(), reverse=True))) if len(tree) else tree
+
+    def _most(self, scores: list[float]) -> int:
+        """Nodes that may be verified, of the likeliest; the back-off takes note that they are at hand."""
+        most = min(len(scores), self._max_nodes)
+        return most if self._back_off is None else self._back_off.allow(scores[0], most)
+
     def record(self, *, drafted: int, accepted: int) -> None:
         if self._back_off is not None:
             self._back_off.record(drafted=drafted, accepted=accepted)
+
+
+def choose_batch(
+    trees: Sequence[DraftTree], *, cost: Cost, max_rows: int | None = None, other_rows: int = 0
+) -> list[DraftTree]:
+    """The nodes to verify in one forward of several requests: one tree each, of the nodes given, by one choice.
+
+    Every request takes a row for its root; nodes of all trees are taken in order of score while expected tokens per
+    time (requests + scores of the nodes taken) / cost(rows) are largest, which may be at no node at all.
+    `max_rows`: most rows of the forward, roots and `other_rows` included (those of prompts, which run along and yield
+    no token). Among equal scores the earlier request and the earlier node come first.
+
+    >>> a, b = (DraftTree.chain([1, 2], source="copy", scores=s) for s in ([0.9, 0.8], [0.3, 0.1]))
+    >>> [len(t) for t in choose_batch([a, b], cost=CostModel(), max_rows=5)]
+    [2, 1]
+    """
+    if not trees:
+        return []
+    offers = sorted((-score, i) for i, tree in enumerate(trees) for score in tree.score.tolist())
+    rows = len(trees) + other_rows
+    most = len(offers) if max_rows is None else max(0, min(len(offers), max_rows - rows))
+    tokens = float(len(trees))
+    best, nodes = tokens / cost(rows), 0
+    for n, (score, _) in enumerate(offers[:most], 1):
+        tokens -= score
+        if (rate := tokens / cost(rows + n)) > best:
+            best, nodes = rate, n
+    taken = [0] * len(trees)
+    for _, i in offers[:nodes]:
+        taken[i] += 1
+    return [tree.prune(max_nodes=k) for tree, k in zip(trees, taken, strict=True)]
 
 
 def make_budget(speculation: Speculation, *, cost: Cost | None = None) -> Budget:

@@ -9,9 +9,9 @@ from typing import TypeVar, cast
 import numpy as np
 
 from exactspec.budget import Cost, make_budget
-from exactspec.drafters.base import Context, DraftBudget, Drafter, State, Verified
+from exactspec.drafters.base import Context, DraftBudget, Drafter, State, Verified, wants_topk
 from exactspec.params import Speculation
-from exactspec.target.base import Cache, SegmentRows
+from exactspec.target.base import Cache, SegmentRows, Want
 from exactspec.tree import DraftTree
 
 _METHODS = ("begin", "propose", "commit", "truncate", "fork", "close")
@@ -50,6 +50,11 @@ class Drafting:
         self.speculation = speculation
         self.alive = drafter is not None
 
+    @property
+    def want(self) -> Want:
+        """The least that the target must answer for every row, for the drafter's sake."""
+        return Want.TOPK if self.alive and wants_topk(self._drafter) else Want.ARGMAX
+
     def begin(self, tokens: Sequence[int], prediction: Sequence[int], cache: Cache) -> None:
         """Start over `tokens` (the whole prompt, its last token included)."""
         if self.alive and (drafter := self._drafter) is not None:
@@ -67,13 +72,17 @@ class Drafting:
             ids = np.array(tokens, dtype=np.int64)
             self.commit(Verified(DraftTree.empty(), np.empty(0, dtype=np.int64), ids, _no_rows(), cache))
 
-    def propose(self, max_depth: int) -> DraftTree:
-        """What to verify in the next step, fit for the target; empty for a plain step. `max_depth` 0: plain."""
+    def propose(self, max_depth: int, *, choose: bool = True) -> DraftTree:
+        """What to verify in the next step, fit for the target; empty for a plain step. `max_depth` 0: plain.
+
+        `choose` False leaves the choice of nodes to the caller, who makes it for several requests at once
+        (`budget.choose_batch`): the tree is then all that may be worth verifying.
+        """
         if not self.alive or max_depth < 1:
             return DraftTree.empty()
-        return self._guard("propose", lambda: self._propose(max_depth), DraftTree.empty())
+        return self._guard("propose", lambda: self._propose(max_depth, choose), DraftTree.empty())
 
-    def _propose(self, max_depth: int) -> DraftTree:
+    def _propose(self, max_depth: int, choose: bool) -> DraftTree:
         nodes = min(self._budget.nodes(), self.speculation.max_nodes)
         if nodes < 1 or self._drafter is None:
             return DraftTree.empty()
@@ -84,7 +93,8 @@ class Drafting:
             raise TypeError(f"propose returned {type(proposed).__name__}, not a DraftTree")
         if not len(proposed):
             return DraftTree.empty()
-        return self._budget.choose(proposed.sanitise(self._vocab_size, max_nodes=nodes, max_depth=max_depth))
+        tree = proposed.sanitise(self._vocab_size, max_nodes=nodes, max_depth=max_depth)
+        return self._budget.choose(tree) if choose else self._budget.allow(tree)
 
     def commit(self, verified: Verified) -> None:
         """Hand on what a step appended."""

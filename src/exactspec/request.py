@@ -125,7 +125,7 @@ class Request:
     def _segment(self, tree: DraftTree) -> Segment:
         """Row 0 is the root, row i + 1 node i."""
         root = np.array([self.history[-1]], dtype=np.int64)
-        want = np.full(len(tree) + 1, self._sampler.want, dtype=np.int64)
+        want = np.full(len(tree) + 1, max(self._sampler.want, self.drafting.want), dtype=np.int64)
         if not len(tree):
             return Segment(self.cache, root, _NO_PARENT, want)
         tokens = np.concatenate((root, tree.tokens))

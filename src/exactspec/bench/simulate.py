@@ -131,6 +131,9 @@ class Threshold:
     def choose(self, tree: DraftTree) -> DraftTree:
         return tree.prune(max_nodes=int((tree.score >= self._least).sum()))
 
+    def allow(self, tree: DraftTree) -> DraftTree:
+        return self.choose(tree)
+
     def record(self, *, drafted: int, accepted: int) -> None:
         return None
 

@@ -3,6 +3,11 @@
 A drafter proposes; it never decides. Whatever it returns, the output is the target's own. An exception from any
 method is caught by the engine, logged once, and switches the drafter off for that request.
 State belongs to one request: nothing of one request may reach another through a drafter.
+
+Two things a drafter may have beyond the protocol:
+- ``wants_topk``, true: `Verified.rows` then carry the target's best ids with their logits (`Want.TOPK`) for every row.
+- ``call_s(state, budget) -> float``: seconds that the next `propose` would take, measured by the drafter itself.
+  Without it a proposal counts as free. A drafter that costs is asked only where that is expected to pay.
 """
 
 from __future__ import annotations
@@ -10,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+from exactspec.budget import TABLE, Cost
 from exactspec.target.base import Cache, IntArray, SegmentRows
 from exactspec.tree import DraftTree
 
@@ -35,10 +41,14 @@ class DraftBudget:
     """The most a proposal may hold: `max_nodes` nodes, `max_depth` below the root. Both >= 1.
 
     The engine cuts whatever exceeds it: max_depth already respects max_tokens and the context end.
+    `cost`: of the target's rows, relative to one. `plain_s`: seconds of a forward of one row; 0 where unknown. Both are
+    there for drafters that weigh their own time.
     """
 
     max_nodes: int
     max_depth: int
+    cost: Cost = TABLE
+    plain_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,3 +103,14 @@ class Drafter(Protocol):
     def close(self, state: State) -> None:
         """The request ended; release what the state holds."""
         ...
+
+
+def wants_topk(drafter: object) -> bool:
+    """Whether a drafter asks for the target's best ids of every verified row."""
+    return bool(getattr(drafter, "wants_topk", False))
+
+
+def call_s(drafter: Drafter, state: State, budget: DraftBudget) -> float:
+    """Seconds that the drafter's next proposal would take; 0 for one that does not say."""
+    ask = getattr(drafter, "call_s", None)
+    return 0.0 if ask is None else max(0.0, float(ask(state, budget)))
