@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import zlib
+from pathlib import Path
 
 import pytest
 from scripted import ByteTokenizer
@@ -16,7 +17,8 @@ from scripted import ByteTokenizer
 from exactspec.bench.copyshare import copy_share
 from exactspec.bench.recipes import false_friend, no_copy
 from exactspec.bench.recipes.base import fit_units
-from exactspec.bench.workloads import RECIPES, build, prompt_ids, workload_case
+from exactspec.bench.recipes.materials import Materials
+from exactspec.bench.workloads import RECIPES, build, prompt_ids, workload_cases
 
 PIECE = re.compile(r"[A-Za-z]{1,4}|\d|\s+|[^\sA-Za-z\d]")
 
@@ -94,8 +96,8 @@ def test_code_edit_changes_one_place_and_parses() -> None:
         assert workload.meta.longest_run > 100
 
 
-def test_recipes_fall_back_where_system_files_are_missing(tmp_path: object) -> None:
-    missing = f"{tmp_path}/nothing"
+def test_recipes_fall_back_where_system_files_are_missing(tmp_path: Path) -> None:
+    missing = Materials(system=tmp_path)
     names, files = false_friend.service_names(missing)
     assert files == ("sys.stdlib_module_names",)
     assert len(names) > 10
@@ -105,7 +107,7 @@ def test_recipes_fall_back_where_system_files_are_missing(tmp_path: object) -> N
 
 
 def test_mistakes_are_told() -> None:
-    with pytest.raises(ValueError, match="one of code_edit, false_friend, no_copy"):
+    with pytest.raises(ValueError, match=r"one of .*code_edit, .*no_copy"):
         build("copyist", tokenizer=TOKENIZER, size=512, seed=0)
     with pytest.raises(ValueError, match="at least 256"):
         build("no_copy", tokenizer=TOKENIZER, size=10, seed=0)
@@ -115,11 +117,27 @@ def test_mistakes_are_told() -> None:
 
 def test_case_caps_the_answer() -> None:
     workload = build("code_edit", tokenizer=TOKENIZER, size=512, seed=0)
-    case = workload_case(TOKENIZER, workload, max_tokens=100)
+    (case,) = workload_cases(TOKENIZER, workload, max_tokens=100)
     assert case.params.max_tokens == 100
     assert list(case.ids) == TOKENIZER.chat(workload.messages)
     assert case.meta["copy_share"] == workload.meta.copy_share
-    assert 64 <= workload.max_tokens <= 1024
+    assert 64 <= workload.turns[0].max_tokens <= 1024
+
+
+def test_every_turn_of_a_conversation_is_a_case() -> None:
+    made = [build("revise", tokenizer=TOKENIZER, size=2048, seed=seed) for seed in range(4)]
+    assert max(len(workload.turns) for workload in made) > 2
+    for workload in made:
+        cases = workload_cases(TOKENIZER, workload, max_tokens=100)
+        assert len({case.id for case in cases}) == len(cases) == len(workload.turns)
+        assert workload.turns[-1].before == len(workload.messages)
+        for turn, case in zip(workload.turns, cases, strict=True):
+            assert workload.messages[turn.before - 1]["role"] == "user"
+            assert list(case.ids) == TOKENIZER.chat(workload.messages[: turn.before])
+            assert turn.gold_tokens == len(TOKENIZER.encode(turn.gold))
+        for turn in workload.turns[:-1]:
+            assert workload.messages[turn.before] == {"role": "assistant", "content": turn.gold}
+        assert workload.meta.gold_tokens == sum(turn.gold_tokens for turn in workload.turns)
 
 
 def test_fit_units_finds_the_nearest() -> None:

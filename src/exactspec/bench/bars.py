@@ -11,12 +11,12 @@ from typing import Protocol, cast
 from exactspec.bench.bar import Bar
 from exactspec.bench.peers.llama_cpp import LlamaCppPeer
 from exactspec.bench.propose import DrafterCost, drafter_cost
-from exactspec.bench.recipes.base import library_files
+from exactspec.bench.recipes.materials import Materials
 from exactspec.bench.report import latest, summarise
 from exactspec.bench.runner import Case, EngineLike, Recorder, measure, run_arms
 from exactspec.bench.runtime_bars import LIMITS, RUNTIME_BARS, RuntimeEngine, RuntimeTools, runtime_bars
 from exactspec.bench.store import Line
-from exactspec.bench.workloads import build, prompt_ids, workload_case
+from exactspec.bench.workloads import build, prompt_ids, workload_cases
 from exactspec.drafters.base import Drafter
 from exactspec.params import SamplingParams
 from exactspec.target.tokenizer import Tokenizer
@@ -161,8 +161,8 @@ def control_bar(bench: Bench, engine: EngineLike, model: str, recipe: str, tempe
     for size in _CONTROL_SIZES:
         for seed in _CONTROL_SEEDS:
             workload = build(recipe, tokenizer=engine.tokenizer, size=size, seed=seed)
-            case = workload_case(engine.tokenizer, workload, max_tokens=_CONTROL_TOKENS, temperature=temperature)
-            cases.append(replace(case, meta={**case.meta, "bar": "controls"}))
+            made = workload_cases(engine.tokenizer, workload, max_tokens=_CONTROL_TOKENS, temperature=temperature)
+            cases += [replace(case, meta={**case.meta, "bar": "controls"}) for case in made]
     run_arms(engine, cases, ("none", "auto"), model=model, repeats=bench.rounds, recorder=bench.recorder)
     name = str(cases[0].meta["workload"])
     lines = [line for line in bench.measured("controls", model) if line["workload"] == name]
@@ -216,7 +216,7 @@ def _speed_up(name: str, lines: Sequence[Line], limit: float, *, same_tokens: bo
 def _text_ids(tokenizer: Tokenizer, n: int) -> list[int]:
     """n ids of ordinary text: the Python library's top-level files, joined."""
     ids: list[int] = []
-    for name, text in library_files(smallest=8_000):
+    for name, text in Materials().library_texts(smallest=8_000):
         if "/" not in name:
             ids += tokenizer.encode(text)
         if len(ids) >= n:

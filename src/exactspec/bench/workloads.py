@@ -11,18 +11,24 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from exactspec.bench.copyshare import copy_share
-from exactspec.bench.recipes import code_edit, false_friend, no_copy
+from exactspec.bench.recipes import code_edit, false_friend, no_copy, revise
 from exactspec.bench.recipes.base import CountTokens, Draft, Message
+from exactspec.bench.recipes.materials import Materials
 from exactspec.bench.runner import Case
 from exactspec.params import SamplingParams
 from exactspec.target.tokenizer import Tokenizer
 
-Recipe: TypeAlias = Callable[[random.Random, int, CountTokens], Draft]
+Recipe: TypeAlias = Callable[[random.Random, int, CountTokens, Materials], Draft]
 
 RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType(
-    {"no_copy": no_copy.make, "false_friend": false_friend.make, "code_edit": code_edit.make}
+    {
+        "no_copy": no_copy.make,
+        "false_friend": false_friend.make,
+        "code_edit": code_edit.make,
+        "revise": revise.make,
+    }
 )
-"""The controls C1 (no_copy) and C2 (false_friend), and the copy-heavy code_edit."""
+"""The controls C1 (no_copy) and C2 (false_friend), and the workloads of docs/benchmarks.md."""
 
 _LEAST_SIZE = 256
 _SHORTEST_OUTPUT, _LONGEST_OUTPUT = 64, 1024
@@ -30,11 +36,13 @@ _SHORTEST_OUTPUT, _LONGEST_OUTPUT = 64, 1024
 
 @dataclass(frozen=True, slots=True)
 class WorkloadMeta:
-    """`files`: materials used, by name. `units`: whole units in the prompt. `python`: whose library they are from.
-    `prompt_tokens`: with the chat template. `copy_share`, `longest_run`: of the gold, see `copyshare`."""
+    """`files`: materials used, by name. `units`: whole units in the prompt. `variant`: which of the recipe's kinds.
+    `python`: whose library the materials are from. `prompt_tokens`: of the last turn, with the chat template.
+    `gold_tokens`, `copy_share`, `longest_run`: of the gold of all turns together, see `copyshare`."""
 
     files: tuple[str, ...]
     units: int
+    variant: str
     python: str
     prompt_tokens: int
     gold_tokens: int
@@ -43,25 +51,53 @@ class WorkloadMeta:
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """A reply that is measured. Its prompt is the workload's `messages[:before]`, `gold` the ideal reply; the figures
+    are this turn's own."""
+
+    before: int
+    gold: str
+    prompt_tokens: int
+    gold_tokens: int
+    copy_share: float
+    longest_run: int
+
+    @property
+    def max_tokens(self) -> int:
+        """Output cap: the gold's length and a tenth more, within 64 to 1024 tokens."""
+        return min(_LONGEST_OUTPUT, max(_SHORTEST_OUTPUT, self.gold_tokens * 11 // 10))
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
-    """One prompt. `size`: the length asked for, in tokens; `gold`: the ideal reply."""
+    """A conversation and the replies in it that are measured, each by itself.
+
+    `messages`: all before the last reply. `turns`: at least one, the last is the reply to all of `messages`. In a
+    conversation of several turns the history of each holds the gold of those before, which is what `messages` has at
+    that place: `messages[turn.before] == {"role": "assistant", "content": turn.gold}` for all turns but the last.
+    `size`: the length asked for of the last turn's prompt, in tokens.
+    """
 
     id: str
     workload: str
     size: int
     seed: int
     messages: tuple[Message, ...]
-    gold: str
+    turns: tuple[Turn, ...]
     meta: WorkloadMeta
 
     @property
-    def max_tokens(self) -> int:
-        """Output cap: the gold's length and a tenth more, within 64 to 1024 tokens."""
-        return min(_LONGEST_OUTPUT, max(_SHORTEST_OUTPUT, self.meta.gold_tokens * 11 // 10))
+    def gold(self) -> str:
+        """The last turn's."""
+        return self.turns[-1].gold
+
+    def turn_id(self, turn: Turn) -> str:
+        """The workload's id, and the turn's number from 1 on where there are several."""
+        return self.id if len(self.turns) == 1 else f"{self.id}.{self.turns.index(turn) + 1}"
 
     def json_line(self) -> str:
-        """One line of JSON, keys sorted."""
-        return json.dumps(asdict(self), sort_keys=True, ensure_ascii=False)
+        """One line of JSON, keys sorted; `gold` is the last turn's."""
+        return json.dumps(asdict(self) | {"gold": self.gold}, sort_keys=True, ensure_ascii=False)
 
 
 def prompt_ids(tokenizer: Tokenizer, messages: Sequence[Message]) -> list[int]:
@@ -72,7 +108,7 @@ def prompt_ids(tokenizer: Tokenizer, messages: Sequence[Message]) -> list[int]:
     return ids if tokenizer.bos_id is None else [tokenizer.bos_id, *ids]
 
 
-def build(recipe: str, *, tokenizer: Tokenizer, size: int, seed: int) -> Workload:
+def build(recipe: str, *, tokenizer: Tokenizer, size: int, seed: int, materials: Materials | None = None) -> Workload:
     """The workload of (recipe, size, seed) for a tokenizer; `size` is the prompt length in tokens, met within 5%.
 
     Needs no network. Raises ValueError on an unknown recipe, a size below 256, or one that cannot be met.
@@ -81,40 +117,56 @@ def build(recipe: str, *, tokenizer: Tokenizer, size: int, seed: int) -> Workloa
         raise ValueError(f"unknown recipe {recipe!r}: one of {', '.join(sorted(RECIPES))}")
     if size < _LEAST_SIZE:
         raise ValueError(f"size must be at least {_LEAST_SIZE} tokens, got {size}")
-    draft = RECIPES[recipe](random.Random(seed), size, lambda messages: len(prompt_ids(tokenizer, messages)))
-    prompt = prompt_ids(tokenizer, draft.messages)
-    gold = tokenizer.encode(draft.gold)
-    share = copy_share(prompt, gold)
+    draft = RECIPES[recipe](
+        random.Random(seed), size, lambda messages: len(prompt_ids(tokenizer, messages)), materials or Materials()
+    )
+    ends = (*draft.earlier, len(draft.messages))
+    golds = (*(draft.messages[end]["content"] for end in draft.earlier), draft.gold)
+    turns = tuple(_turn(tokenizer, draft.messages[:end], gold) for end, gold in zip(ends, golds, strict=True))
+    tokens = sum(turn.gold_tokens for turn in turns)
     meta = WorkloadMeta(
         files=draft.files,
         units=draft.units,
+        variant=draft.variant,
         python=platform.python_version(),
-        prompt_tokens=len(prompt),
-        gold_tokens=len(gold),
-        copy_share=round(share.copy_share, 4),
-        longest_run=share.longest_run,
+        prompt_tokens=turns[-1].prompt_tokens,
+        gold_tokens=tokens,
+        copy_share=round(sum(turn.copy_share * turn.gold_tokens for turn in turns) / max(1, tokens), 4),
+        longest_run=max(turn.longest_run for turn in turns),
     )
-    return Workload(f"{recipe}-{size}-{seed}", recipe, size, seed, draft.messages, draft.gold, meta)
+    return Workload(f"{recipe}-{size}-{seed}", recipe, size, seed, draft.messages, turns, meta)
 
 
-def workload_case(tokenizer: Tokenizer, workload: Workload, *, max_tokens: int, temperature: float = 0.0) -> Case:
-    """The workload as the runner takes it; the output cap is the smaller of the two.
+def _turn(tokenizer: Tokenizer, messages: Sequence[Message], gold: str) -> Turn:
+    prompt, reply = prompt_ids(tokenizer, messages), tokenizer.encode(gold)
+    share = copy_share(prompt, reply)
+    return Turn(len(messages), gold, len(prompt), len(reply), round(share.copy_share, 4), share.longest_run)
+
+
+def workload_cases(
+    tokenizer: Tokenizer, workload: Workload, *, max_tokens: int, temperature: float = 0.0
+) -> tuple[Case, ...]:
+    """Every turn as the runner takes it; the output cap is the smaller of `max_tokens` and the turn's own.
 
     Greedy, small models fall into loops, in which copying pays whatever the prompt; sampled (`temperature` above 0,
     with the workload's seed, so that every arm must still emit the same tokens) they do not.
     """
     mode = f" T={temperature:g}" if temperature > 0 else ""
-    return Case(
-        id=workload.id + mode,
-        ids=tuple(prompt_ids(tokenizer, workload.messages)),
-        params=SamplingParams(
-            max_tokens=min(max_tokens, workload.max_tokens), temperature=temperature, seed=workload.seed
-        ),
-        meta={
-            "workload": workload.workload + mode,
-            "size": workload.size,
-            "seed": workload.seed,
-            "copy_share": workload.meta.copy_share,
-            "longest_run": workload.meta.longest_run,
-        },
+    return tuple(
+        Case(
+            id=workload.turn_id(turn) + mode,
+            ids=tuple(prompt_ids(tokenizer, workload.messages[: turn.before])),
+            params=SamplingParams(
+                max_tokens=min(max_tokens, turn.max_tokens), temperature=temperature, seed=workload.seed
+            ),
+            meta={
+                "workload": workload.workload + mode,
+                "size": workload.size,
+                "seed": workload.seed,
+                "copy_share": turn.copy_share,
+                "longest_run": turn.longest_run,
+                **({"turn": number} if len(workload.turns) > 1 else {}),
+            },
+        )
+        for number, turn in enumerate(workload.turns, 1)
     )

@@ -16,10 +16,10 @@ from exactspec.bench.bars import BARS, PEER_MODELS, Bench, all_bars
 from exactspec.bench.peers.error import PeerError
 from exactspec.bench.provenance import collect, now
 from exactspec.bench.report import latest, markdown, summarise, table
-from exactspec.bench.runner import EngineLike, Recorder, run_arms
+from exactspec.bench.runner import Case, EngineLike, Recorder, run_arms
 from exactspec.bench.runtime_bars import LONG, PEER, REPEATS
 from exactspec.bench.store import ResultFile
-from exactspec.bench.workloads import RECIPES, build, workload_case
+from exactspec.bench.workloads import RECIPES, build, workload_cases
 from exactspec.cli import options as opt
 from exactspec.cli.lazy import new_app
 from exactspec.cli.services import CliError, Services
@@ -48,7 +48,7 @@ def run(
     context: typer.Context,
     model: Annotated[str, typer.Option("-m", "--model", metavar="NAME", help="Model to measure.")] = DEFAULT_MODEL,
     workloads: Annotated[
-        str, typer.Option(metavar="LIST", help=f"Of {', '.join(RECIPES)}.")
+        str, typer.Option(metavar="LIST", help=f"Of {', '.join(RECIPES)}, or all.")
     ] = "no_copy,false_friend,code_edit",
     sizes: Annotated[str, typer.Option(metavar="LIST", help="Prompt lengths in tokens.")] = "512,2048",
     seeds: Annotated[int, typer.Option(metavar="N", help="Prompts of each workload and size.")] = 3,
@@ -63,7 +63,7 @@ def run(
 ) -> None:
     """Answer the workloads' prompts with every draft mode in turn, compare the tokens, and print the table."""
     services: Services = context.obj
-    names, modes = _list(workloads, "--workloads", RECIPES), _list(arms, "--arms", DRAFTS)
+    names, modes = _recipes(workloads), _list(arms, "--arms", DRAFTS)
     if len(modes) < 2:
         raise CliError(f"--arms must name at least two draft modes, got {arms}")
     lengths = [_size(word) for word in sizes.split(",")]
@@ -74,12 +74,12 @@ def run(
         raise CliError(f"--temperature must be at least 0, got {temperature:g}")
     recorder = _recorder(services, out, threads)
     engine = _open(services, model, threads, context=None)
-    cases = []
+    cases: list[Case] = []
     for name in names:
         for size in lengths:
             for seed in range(seeds):
                 workload = build(name, tokenizer=engine.tokenizer, size=size, seed=seed)
-                cases.append(workload_case(engine.tokenizer, workload, max_tokens=max_tokens, temperature=temperature))
+                cases += workload_cases(engine.tokenizer, workload, max_tokens=max_tokens, temperature=temperature)
     run_arms(engine, cases, modes, model=_label(model), repeats=repeats, recorder=recorder)
     wanted = {case.work for case in cases}
     lines = [line for line in latest(recorder.out.lines) if line["work"] in wanted and line["arms"] == modes]
@@ -158,13 +158,13 @@ def gold(
     context: typer.Context,
     out: Annotated[Path, typer.Option("--out", metavar="LOG.jsonl", help="The log to write; it must not exist.")],
     model: Annotated[str, typer.Option("-m", "--model", metavar="NAME", help="Whose tokenizer.")] = DEFAULT_MODEL,
-    workloads: Annotated[str, typer.Option(metavar="LIST", help=f"Of {', '.join(RECIPES)}.")] = ",".join(RECIPES),
+    workloads: Annotated[str, typer.Option(metavar="LIST", help=f"Of {', '.join(RECIPES)}, or all.")] = "all",
     sizes: Annotated[str, typer.Option(metavar="LIST", help="Prompt lengths in tokens.")] = "2048",
     seeds: Annotated[int, typer.Option(metavar="N", help="Prompts of each workload and size.")] = 3,
 ) -> None:
     """Write the workloads' prompts with their ideal replies as a log for 'exactspec simulate'."""
     services: Services = context.obj
-    names = _list(workloads, "--workloads", RECIPES)
+    names = _recipes(workloads)
     lengths = [_size(word) for word in sizes.split(",")]
     if seeds < 1:
         raise CliError(f"--seeds must be at least 1, got {seeds}")
@@ -180,9 +180,10 @@ def gold(
         for size in lengths:
             for seed in range(seeds):
                 made = build(name, tokenizer=cast(Tokenizer, tokenizer), size=size, seed=seed)
-                prompt = prompt_ids(cast(Tokenizer, tokenizer), made.messages)
-                reply = cast(Tokenizer, tokenizer).encode(made.gold)
-                append_log(out, Answer(made.id, f"{name}-{size}", tuple(prompt), tuple(reply)))
+                for turn in made.turns:
+                    prompt = prompt_ids(cast(Tokenizer, tokenizer), made.messages[: turn.before])
+                    reply = cast(Tokenizer, tokenizer).encode(turn.gold)
+                    append_log(out, Answer(made.turn_id(turn), f"{name}-{size}", tuple(prompt), tuple(reply)))
 
 
 @bench.command("table")
@@ -325,6 +326,10 @@ def _list(text: str, option: str, known: Iterable[str]) -> list[str]:
     if len(set(words)) != len(words):
         raise CliError(f"{option} names one twice: {text}")
     return words
+
+
+def _recipes(text: str) -> list[str]:
+    return list(RECIPES) if text.strip() == "all" else _list(text, "--workloads", RECIPES)
 
 
 def _size(word: str) -> int:

@@ -1,11 +1,10 @@
-"""What recipes share: the shape of their result, the size search, and the materials of the Python library."""
+"""What recipes share: the shape of their result, and the search for the number of units that gives a size."""
 
 from __future__ import annotations
 
-import sysconfig
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeAlias
 
 Message: TypeAlias = Mapping[str, str]
@@ -15,18 +14,26 @@ CountTokens: TypeAlias = Callable[[Sequence[Message]], int]
 TOLERANCE = 0.05
 """A prompt's length may differ from the size asked for by this share."""
 
-_SKIPPED_FOLDERS = frozenset({"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages", "turtledemo"})
+_WINDOW = 4  # numbers of units tried on each side of the nearest
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a recipe makes. `gold`: the ideal reply, known by construction. `files`: materials, by name.
-    `units`: whole units in the prompt (words, lines, statements)."""
+    """What a recipe makes. `messages`: all of the conversation before the last reply. `gold`: that reply as it should
+    be, known by construction. `files`: materials, by name. `units`: whole units in the prompt (words, lines, ...).
+    `variant`: which of the recipe's kinds this is, "" if it has one only. `earlier`: replies that are measured
+    too: how many messages come before each; the reply itself is the message at that place."""
 
     messages: tuple[Message, ...]
     gold: str
     files: tuple[str, ...]
     units: int
+    variant: str = ""
+    earlier: tuple[int, ...] = ()
+
+
+Plan: TypeAlias = tuple[int, Callable[[int], Draft | None]]
+"""Units there are, and what n of them make: always the same for the same n; None if n units have no room for it."""
 
 
 def user(content: str) -> tuple[Message, ...]:
@@ -37,18 +44,13 @@ def user(content: str) -> tuple[Message, ...]:
 def fit_units(available: int, size: int, length: Callable[[int], int]) -> int | None:
     """How many whole units bring a prompt nearest to `size` tokens; None if none comes within `TOLERANCE`.
 
-    `length(n)`: tokens of the prompt with n units, not falling in n. Calls it O(log available) times.
+    `length(n)`: tokens of the prompt with n units, not falling in n. Calls it O(log available) times, and
+    never with a prompt more than about twice as long.
 
     >>> fit_units(100, 50, lambda n: 10 + 4 * n)
     10
     """
-    low, high = 1, available
-    while low < high:
-        middle = (low + high) // 2
-        if length(middle) < size:
-            low = middle + 1
-        else:
-            high = middle
+    low = _first_at_least(available, size, length)
     near = [n for n in (low - 1, low) if 1 <= n <= available]
     if not near:
         return None
@@ -56,28 +58,58 @@ def fit_units(available: int, size: int, length: Callable[[int], int]) -> int | 
     return best if abs(length(best) - size) <= TOLERANCE * size else None
 
 
-def library_files(smallest: int = 0, largest: int | None = None) -> Iterator[tuple[str, str]]:
-    """(name, text) of the Python library's own files within a size range in bytes, in the order of their names.
+def fit_draft(
+    recipe: str,
+    rng: random.Random,
+    size: int,
+    count: CountTokens,
+    plan: Callable[[random.Random], Plan | None],
+    *,
+    attempts: int = 32,
+) -> Draft:
+    """The first draft within `TOLERANCE` of `size` tokens, of plans made with seeded generators one after the other.
 
-    Tests and folders that some distributions leave out are skipped, so that one Python version gives one list.
+    A plan may be None: nothing there to try. Raises ValueError if no attempt gives the size.
     """
-    root = Path(sysconfig.get_path("stdlib"))
-    for path in sorted(root.rglob("*.py")):
-        relative = path.relative_to(root)
-        if _SKIPPED_FOLDERS & set(relative.parts[:-1]):
-            continue
-        size = path.stat().st_size
-        if size < smallest or (largest is not None and size > largest):
-            continue
-        try:
-            yield relative.as_posix(), path.read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            continue
+    for _ in range(attempts):
+        made = plan(random.Random(rng.getrandbits(64)))
+        found = None if made is None else _nearest(*made, size, count)
+        if found is not None:
+            return found
+    raise ValueError(f"{recipe}: no materials give a prompt of {size} tokens within 5%: ask for another size")
 
 
-def read_lines(path: str) -> list[str]:
-    """Lines of a system file that slim installations lack; empty if it is not there."""
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
+def _nearest(available: int, build: Callable[[int], Draft | None], size: int, count: CountTokens) -> Draft | None:
+    drafts: dict[int, Draft | None] = {}
+    lengths: dict[int, int] = {}
+
+    def length(n: int) -> int:
+        if n not in lengths:
+            drafts[n] = draft = build(n)
+            lengths[n] = 0 if draft is None else count(draft.messages)
+        return lengths[n]
+
+    if available < 1:
+        return None
+    middle = _first_at_least(available, size, length)
+    # What is asked for belongs to the prompt and differs between n and n + 1: the length may fall a little.
+    for n in sorted(
+        range(max(1, middle - _WINDOW), min(available, middle + _WINDOW) + 1), key=lambda n: abs(n - middle)
+    ):
+        if abs(length(n) - size) <= TOLERANCE * size:
+            return drafts[n]
+    return None
+
+
+def _first_at_least(available: int, size: int, length: Callable[[int], int]) -> int:
+    """The least n with length(n) >= size, or `available`."""
+    low, high = 1, 1
+    while high < available and length(high) < size:
+        low, high = high + 1, min(available, 2 * high)
+    while low < high:
+        middle = (low + high) // 2
+        if length(middle) < size:
+            low = middle + 1
+        else:
+            high = middle
+    return low

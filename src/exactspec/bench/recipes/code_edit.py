@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from exactspec.bench.recipes.base import TOLERANCE, CountTokens, Draft, Message, fit_units, library_files, user
+from exactspec.bench.recipes.base import TOLERANCE, CountTokens, Draft, Message, fit_units, user
+from exactspec.bench.recipes.materials import Materials
 
 _Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 _MOST_FILES = 200  # tried before giving up on a size
@@ -21,14 +22,14 @@ class _Edit:
     text: str
 
 
-def make(rng: random.Random, size: int, count: CountTokens) -> Draft:
+def make(rng: random.Random, size: int, count: CountTokens, materials: Materials) -> Draft:
     """A library file, or as many of its first whole statements as fit, with one seeded edit.
 
     Gold: the edited text, which `ast.parse` accepts. Asked for in one of two styles: by an instruction or by a
     unified diff. Raises ValueError if no file of the library gives the size.
     """
     style = rng.choice(("instruction", "diff"))
-    files = list(library_files(smallest=2 * size, largest=40 * size))
+    files = list(materials.library_texts(smallest=2 * size, largest=40 * size))
     rng.shuffle(files)
     for name, text in files[:_MOST_FILES]:
         found = _from_file(rng, name, text, size, count, style)

@@ -6,7 +6,8 @@ import random
 import re
 import sys
 
-from exactspec.bench.recipes.base import CountTokens, Draft, Message, fit_units, read_lines, user
+from exactspec.bench.recipes.base import CountTokens, Draft, Message, fit_units, user
+from exactspec.bench.recipes.materials import Materials
 
 _SERVICES = "/etc/services"
 _ENTRY = re.compile(r"([a-z][a-z0-9-]{1,14})\s+\d+/(?:tcp|udp)\b")
@@ -15,13 +16,13 @@ _GOLD_LINES = 40
 _MOST_LINES = 4096
 
 
-def make(rng: random.Random, size: int, count: CountTokens) -> Draft:
+def make(rng: random.Random, size: int, count: CountTokens, materials: Materials) -> Draft:
     """Lines in the manner of a services table; each name comes with several ports, no two lines agree for long.
 
     The task raises every port and halves every count, so that the gold follows a line of the prompt for 3 to 6
     tokens and then leaves it. Raises ValueError if no number of lines gives the size.
     """
-    names, files = service_names()
+    names, files = service_names(materials)
     lines = [_line(rng, rng.choice(names)) for _ in range(_MOST_LINES)]
 
     def messages(n: int) -> tuple[Message, ...]:
@@ -44,10 +45,10 @@ def _line(rng: random.Random, name: str) -> tuple[str, int, str, int]:
     return name, rng.randrange(1024, 65000), rng.choice(("tcp", "udp")), 2 * rng.randrange(50, 5000)
 
 
-def service_names(services: str = _SERVICES) -> tuple[list[str], tuple[str, ...]]:
+def service_names(materials: Materials) -> tuple[list[str], tuple[str, ...]]:
     """A few names, so that each occurs in many lines; of the services table, or of Python's modules without it."""
-    names = sorted({found[1] for line in read_lines(services) if (found := _ENTRY.match(line))})
-    files: tuple[str, ...] = (services,)
+    names = sorted({found[1] for line in materials.system_lines(_SERVICES) if (found := _ENTRY.match(line))})
+    files: tuple[str, ...] = (_SERVICES,)
     if not names:
         names = sorted(name for name in sys.stdlib_module_names if not name.startswith("_"))
         files = ("sys.stdlib_module_names",)

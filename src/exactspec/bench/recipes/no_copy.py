@@ -7,20 +7,21 @@ import mimetypes
 import random
 import re
 
-from exactspec.bench.recipes.base import CountTokens, Draft, Message, fit_units, library_files, read_lines, user
+from exactspec.bench.recipes.base import CountTokens, Draft, Message, fit_units, user
+from exactspec.bench.recipes.materials import Materials
 
 _WORD = re.compile(r"(?<![A-Za-z0-9_])[a-z]{4,12}(?![A-Za-z0-9_])")
 _MIME_TYPES = "/etc/mime.types"
 _GOLD_WORDS = 160
 
 
-def make(rng: random.Random, size: int, count: CountTokens) -> Draft:
+def make(rng: random.Random, size: int, count: CountTokens, materials: Materials) -> Draft:
     """Words drawn without repetition, so no pair of words occurs twice in prompt and gold together.
 
     The gold is text of further words of the same kind, for replay only: a real model writes its own story.
     Raises ValueError if no number of words gives the size.
     """
-    words, files = vocabulary()
+    words, files = vocabulary(materials)
     rng.shuffle(words)
     usable = len(words) - _GOLD_WORDS
 
@@ -43,17 +44,17 @@ def make(rng: random.Random, size: int, count: CountTokens) -> Draft:
     return Draft(messages(n), " ".join(sentences), files, n)
 
 
-def vocabulary(mime_types: str = _MIME_TYPES) -> tuple[list[str], tuple[str, ...]]:
+def vocabulary(materials: Materials) -> tuple[list[str], tuple[str, ...]]:
     """Distinct lower-case words, sorted: keywords, names of media types, identifiers of the library's top level."""
     words = {word for word in (*keyword.kwlist, *keyword.softkwlist) if _WORD.fullmatch(word)}
-    mime = read_lines(mime_types)
+    mime = materials.system_lines(_MIME_TYPES)
     if mime:
-        files: tuple[str, ...] = ("keyword", mime_types, "library")
+        files: tuple[str, ...] = ("keyword", _MIME_TYPES, "library")
     else:  # slim images lack the file; Python has a shorter table of its own
         mime, files = sorted(mimetypes.types_map.values()), ("keyword", "mimetypes", "library")
     for line in mime:
         words.update(_WORD.findall(line))
-    for name, text in library_files():
+    for name, text in materials.library_texts():
         if "/" not in name:
             words.update(_WORD.findall(text))
     return sorted(words), files
