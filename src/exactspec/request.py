@@ -1,12 +1,14 @@
 """One running request: its history, cache, sampler and counters, and the two halves of a step.
 
 Invariant between steps: the history has n tokens and the cache n - 1; the root is ``history[-1]``.
-The engine runs ``target.forward`` between the halves, so one forward can serve many requests.
+``step`` is ``propose``, ``segment``, a forward, ``take``; ``prefill`` is ``prompt_segment``, a forward,
+``take_prompt``. The scheduler runs one forward between the halves of many requests.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from time import perf_counter
 
 import numpy as np
@@ -23,6 +25,16 @@ from exactspec.tree import DraftTree
 from exactspec.walk import Walked, credits, walk
 
 _NO_PARENT = np.array([-1], dtype=np.int64)
+
+
+@dataclass(slots=True)
+class _Open:
+    """What was handed out for a forward: `prompt` rows of a prompt, or a step with its `tree`. Times in seconds."""
+
+    start: float
+    prompt: int = 0
+    tree: DraftTree = field(default_factory=DraftTree.empty)
+    proposed: float = 0.0
 
 
 class Request:
@@ -77,6 +89,7 @@ class Request:
         self._accepted: dict[str, int] = {}
         self._prefill_s = self._decode_s = 0.0
         self._begun = False
+        self._open: _Open | None = None  # the part of a step, or of the prompt, that a forward is to compute
         if self._limit == 0:
             self.finish_reason = "length"
 
@@ -94,42 +107,65 @@ class Request:
 
     def prefill(self, rows: int) -> None:
         """Compute the next `rows` prompt tokens at most."""
-        start = perf_counter()
+        self._target.forward([self.prompt_segment(rows)])
+        self.take_prompt()
+
+    def prompt_segment(self, rows: int) -> Segment:
+        """The next `rows` prompt tokens at most, to be computed; `take_prompt` commits them."""
         at = self.cache.length
         tokens = self.history[at : min(at + rows, self.prompt_tokens - 1)]
-        self._target.forward([Segment.chain(self.cache, tokens, Want.NONE)])
-        self.cache.keep(range(len(tokens)))
-        self._prefill_s += perf_counter() - start
+        self._open = _Open(perf_counter(), prompt=len(tokens))
+        return Segment.chain(self.cache, tokens, Want.NONE)
+
+    def take_prompt(self) -> None:
+        """The forward of `prompt_segment` is done."""
+        assert self._open is not None
+        self.cache.keep(range(self._open.prompt))
+        self._prefill_s += perf_counter() - self._open.start
+        self._open = None
 
     # -- one step: propose, verify, walk, commit -------------------------------------------------------------------
 
     def step(self) -> list[TokenInfo]:
         """Draft, verify, walk, commit; the tokens emitted, at least one. A plain step is one with an empty tree."""
+        (rows,) = self._target.forward([self.segment(self.propose())])
+        return self.take(rows)
+
+    def propose(self) -> DraftTree:
+        """Begin a step: the tree that is worth verifying if this request has the forward to itself."""
         start = perf_counter()
         if not self._begun:
             self._begin_drafting()
         tree = self.drafting.propose(self._limit - len(self._tokens) - 1)
-        proposed = perf_counter()
-        (rows,) = self._target.forward([self._segment(tree)])
-        verified = perf_counter()
-        walked = walk(tree, rows, self._sampler, self._stopper)
-        emitted = self._commit(tree, rows, walked)
-        if walked.stopped:
-            self.finish_reason = self._stopper.finish_reason
-        end = perf_counter()
-        self._decode_s += end - start
-        if self._records is not None:
-            self._record(tree, walked, proposed - start, verified - proposed, end - verified)
-        return emitted
+        self._open = _Open(start, tree=tree, proposed=perf_counter())
+        return tree
 
-    def _segment(self, tree: DraftTree) -> Segment:
-        """Row 0 is the root, row i + 1 node i."""
+    def segment(self, tree: DraftTree) -> Segment:
+        """The rows to verify. `tree`: what `propose` gave, or a part of it that holds every node's parent (a batch of
+        requests may have no room for all). Row 0 is the root, row i + 1 node i."""
+        assert self._open is not None
+        self._open.tree = tree
         root = np.array([self.history[-1]], dtype=np.int64)
         want = np.full(len(tree) + 1, max(self._sampler.want, self.drafting.want), dtype=np.int64)
         if not len(tree):
             return Segment(self.cache, root, _NO_PARENT, want)
         tokens = np.concatenate((root, tree.tokens))
         return Segment(self.cache, tokens, np.concatenate((_NO_PARENT, tree.parents + 1)), want)
+
+    def take(self, rows: SegmentRows) -> list[TokenInfo]:
+        """End the step with the rows of `segment`: walk, commit; the tokens emitted, at least one."""
+        assert self._open is not None
+        step, tree, verified = self._open, self._open.tree, perf_counter()
+        walked = walk(tree, rows, self._sampler, self._stopper)
+        emitted = self._commit(tree, rows, walked)
+        if walked.stopped:
+            self.finish_reason = self._stopper.finish_reason
+        self._open = None
+        end = perf_counter()
+        self._decode_s += end - step.start
+        if self._records is not None:
+            self._record(tree, walked, step.proposed - step.start, verified - step.proposed, end - verified)
+        return emitted
 
     def _commit(self, tree: DraftTree, rows: SegmentRows, walked: Walked) -> list[TokenInfo]:
         tokens = [choice.token for choice in walked.choices]
