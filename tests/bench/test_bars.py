@@ -16,7 +16,7 @@ from exactspec.bench.bar import Bar
 from exactspec.bench.bars import Bench, demo_bar, propose_bar
 from exactspec.bench.propose import drafter_cost
 from exactspec.bench.provenance import collect
-from exactspec.bench.runner import Recorder
+from exactspec.bench.recorder import Recorder
 from exactspec.bench.store import ResultFile
 from exactspec.cli.main import main
 from exactspec.cli.services import Services
@@ -165,7 +165,7 @@ def test_mistakes_are_one_line(tmp_path: Path, words: list[str], message: str) -
 
 
 def test_what_is_missing_is_said_before_anything_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("exactspec.cli.bench.find_spec", lambda module: None if module == "llama_cpp" else module)
+    monkeypatch.setattr("exactspec.cli.bench_bars.find_spec", lambda module: None if module == "llama_cpp" else module)
     engine = FakeEngine(ids={"none": [1]}, s_per_token={"none": 1.0})
     code, _, err = _command("bars", "--only", "propose,prefill,peer", "--out", str(tmp_path / "r"), engine=engine)
     assert code == 2

@@ -14,10 +14,12 @@ from bench.fakes import Clock, FakeEngine, chunks
 from scipy import stats as scipy_stats
 from scripted import IdTokenizer, hash_target
 
+from exactspec.bench.case import Case
 from exactspec.bench.provenance import collect, now
+from exactspec.bench.recorder import Recorder
 from exactspec.bench.report import latest, summarise, table
 from exactspec.bench.rounds import Measurement, flags, play
-from exactspec.bench.runner import Case, Recorder, run_arms
+from exactspec.bench.runner import run_arms
 from exactspec.bench.stats import paired_ratios
 from exactspec.bench.store import ResultFile
 from exactspec.bench.timing import time_stream
@@ -150,7 +152,7 @@ def test_pair_with_other_counts_is_flagged_and_enters_no_mean(tmp_path: Path) ->
     assert (summary.ratios.pairs, summary.flagged, summary.equal) == (1, 1, False)
     text = table([summary])
     assert "ratio of totals" in text
-    assert "mean of ratios" in text
+    assert "mean of per-prompt ratios" in text
 
 
 def test_other_tokens_of_the_same_count_are_flagged(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from exactspec.bench.peaks import Peaks
 from exactspec.bench.peers.llama_cpp import PeerError
 from exactspec.bench.perplexity import float32_losses, loss_sum, our_loss, windows
 from exactspec.bench.provenance import collect
-from exactspec.bench.runner import Recorder
+from exactspec.bench.recorder import Recorder
 from exactspec.bench.runtime_bars import LIMITS, MIDDLE, RUNTIME_BARS, SMALL, RuntimeTools
 from exactspec.bench.store import ResultFile
 from exactspec.target.base import Segment, SegmentRows, Want

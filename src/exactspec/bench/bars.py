@@ -8,12 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, cast
 
+from exactspec.bench.asking import EngineLike
 from exactspec.bench.bar import Bar
+from exactspec.bench.case import Case
 from exactspec.bench.peers.llama_cpp import LlamaCppPeer
 from exactspec.bench.propose import DrafterCost, drafter_cost
 from exactspec.bench.recipes.materials import Materials
+from exactspec.bench.recorder import Recorder
 from exactspec.bench.report import latest, summarise
-from exactspec.bench.runner import Case, EngineLike, Recorder, measure, run_arms
+from exactspec.bench.runner import measure, run_arms
 from exactspec.bench.runtime_bars import LIMITS, RUNTIME_BARS, RuntimeEngine, RuntimeTools, runtime_bars
 from exactspec.bench.store import Line
 from exactspec.bench.workloads import build, prompt_ids, workload_cases

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
-from exactspec.bench.stats import Ratios, paired_ratios
+from exactspec.bench.stats import Interval, Ratios, paired_ratios
 from exactspec.bench.store import Line
+
+T = TypeVar("T")
 
 _COLUMNS = (
     "model", "workload", "size", "arm", "pairs", "flagged", "same tokens", "base tok/s", "tok/s", "tau",
     "copied",
-    "speed-up (median)", "95% interval", "ratio of totals", "mean of ratios", "prefill s",
+    "speed-up (median)", "95% interval", "ratio of totals", "mean of per-prompt ratios", "accepted by source",
+    "prefill s",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """`ratios`: of decode time per token, over the pairs that are not flagged; None if none is left. `equal`: every
-    pair emitted the same tokens. `copied`: share of the emitted tokens that lie in runs found earlier. Rates are
-    medians over the same pairs, prefill over all of them. `size` is None where several were put together."""
+    """`ratios`: of decode time for the same tokens, over the pairs that are not flagged; None if none is left. `equal`:
+    every pair emitted the same tokens. `copied`: share of the emitted tokens that lie in runs found earlier. `sources`:
+    accepted tokens by drafter, as shares of all tokens. Rates are medians over the same pairs, prefill over all of
+    them. `size` is None where several were put together, 0 where the prompts have none."""
 
     model: str
     workload: str
@@ -33,6 +37,7 @@ class Summary:
     tokens_per_s: float
     tau: float | None
     copied: float | None
+    sources: Mapping[str, float]
     prefill_s: float
     ratios: Ratios | None
 
@@ -52,10 +57,14 @@ def latest(lines: Iterable[Line]) -> list[Line]:
     return list(kept.values())
 
 
-def summarise(lines: Sequence[Line], *, merge_sizes: bool = False) -> list[Summary]:
+def summarise(
+    lines: Sequence[Line], *, merge_sizes: bool = False, by_category: bool = False, baseline: str | None = None
+) -> list[Summary]:
     """One summary per (model, workload, size, arms, arm other than the baseline), in order of appearance.
 
-    `merge_sizes`: one per (model, workload, arms, arm), whatever the size.
+    `merge_sizes`: one per (model, workload, arms, arm), whatever the size. `by_category`: questions' categories apart;
+    lines without one are left out. `baseline`: an arm to compare with instead of the lines' own, with which it must
+    agree in tokens as well.
     """
     rounds: dict[tuple[Any, ...], dict[str, Line]] = {}
     for line in lines:
@@ -64,27 +73,45 @@ def summarise(lines: Sequence[Line], *, merge_sizes: bool = False) -> list[Summa
     groups: dict[tuple[Any, ...], list[tuple[Line, Line]]] = {}
     for by_arm in rounds.values():
         for arm, line in by_arm.items():
-            base = by_arm.get(line["baseline"])
-            if base is not None and arm != line["baseline"]:
-                group = (
-                    line["model"],
-                    line["workload"],
-                    None if merge_sizes else line["size"],
-                    tuple(line["arms"]),
-                    arm,
-                )
-                groups.setdefault(group, []).append((base, line))
+            base = by_arm.get(baseline or line["baseline"])
+            if base is None or arm == base["arm"] or (by_category and "category" not in line):
+                continue
+            workload = f"{line['workload']}: {line['category']}" if by_category else line["workload"]
+            group = (line["model"], workload, None if merge_sizes else line["size"], tuple(line["arms"]), arm)
+            groups.setdefault(group, []).append((base, line))
     return [_summary(group, pairs) for group, pairs in groups.items()]
+
+
+def flagged_rows(lines: Sequence[Line]) -> list[str]:
+    """One line of text for each measurement that entered no ratio."""
+    return [
+        f"{line['model']} {line['case']}, {line['arm']}, round {line['repeat'] + 1}: {' '.join(line['flags'])} "
+        f"({line['completion_tokens']} tokens)"
+        for line in lines
+        if line["flags"]
+    ]
 
 
 def _summary(group: tuple[Any, ...], pairs: Sequence[tuple[Line, Line]]) -> Summary:
     model, workload, size, _, arm = group
-    good = [(base, line) for base, line in pairs if not line["flags"]]
+    good = [(base, line) for base, line in pairs if not line["flags"] and not base["flags"]]
     ratios = None
-    if good:
-        ratios = paired_ratios([_s_per_token(base) for base, _ in good], [_s_per_token(line) for _, line in good])
-    shares = [line["output_copy_share"] for _, line in good if "output_copy_share" in line]
-    taus = [line["tau"] for _, line in good if "tau" in line]
+    if good:  # both of a pair emitted as many tokens: their times are of the same work
+        ratios = paired_ratios(
+            [float(base["decode_s"]) for base, _ in good],
+            [float(line["decode_s"]) for _, line in good],
+            prompts=[(line["case"], line["work"]) for _, line in good],
+        )
+
+    def middle(key: str) -> float | None:
+        found = [line[key] for _, line in good if key in line]
+        return median(found) if found else None
+
+    tokens = sum(line["completion_tokens"] for _, line in good)
+    sources: dict[str, float] = {}
+    for _, line in good:
+        for source, accepted in line.get("accepted_by_source", {}).items():
+            sources[source] = sources.get(source, 0.0) + accepted / tokens
     return Summary(
         model=model,
         workload=workload,
@@ -94,15 +121,12 @@ def _summary(group: tuple[Any, ...], pairs: Sequence[tuple[Line, Line]]) -> Summ
         equal=all(base["tokens_sha256"] == line["tokens_sha256"] for base, line in pairs),
         base_tokens_per_s=median(base["decode_tokens_per_s"] for base, _ in good) if good else 0.0,
         tokens_per_s=median(line["decode_tokens_per_s"] for _, line in good) if good else 0.0,
-        tau=median(taus) if taus else None,
-        copied=median(shares) if shares else None,
+        tau=middle("tau"),
+        copied=middle("output_copy_share"),
+        sources=dict(sorted(sources.items(), key=lambda item: -item[1])),
         prefill_s=median(line["prefill_s"] for _, line in pairs),
         ratios=ratios,
     )
-
-
-def _s_per_token(line: Line) -> float:
-    return float(line["decode_s"]) / int(line["completion_tokens"])
 
 
 def table(summaries: Sequence[Summary]) -> str:
@@ -110,29 +134,46 @@ def table(summaries: Sequence[Summary]) -> str:
     rows = []
     for s in summaries:
         r = s.ratios
-        figures = (
-            (f"{r.median:.2f}", f"{r.low:.2f}-{r.high:.2f}", f"{r.ratio_of_totals:.2f}", f"{r.mean_of_ratios:.2f}")
-            if r is not None
-            else ("-", "-", "-", "-")
-        )
         rows.append(
             (
                 s.model,
                 s.workload,
-                "all" if s.size is None else str(s.size),
+                "all" if s.size is None else str(s.size or "-"),
                 s.arm,
                 str(r.pairs if r is not None else 0),
                 str(s.flagged),
                 "yes" if s.equal else "no",
                 f"{s.base_tokens_per_s:.1f}",
                 f"{s.tokens_per_s:.1f}",
-                "-" if s.tau is None else f"{s.tau:.2f}",
-                "-" if s.copied is None else f"{s.copied:.2f}",
-                *figures,
+                _or_dash(s.tau, lambda x: f"{x:.2f}"),
+                _or_dash(s.copied, lambda x: f"{x:.2f}"),
+                _or_dash(r, lambda r: f"{r.median:.2f}"),
+                _or_dash(r, lambda r: f"{r.low:.2f}-{r.high:.2f}"),
+                _or_dash(r, lambda r: f"{r.ratio_of_totals:.2f} ({_told(r.totals)})"),
+                _or_dash(r, lambda r: f"{r.mean_of_ratios:.2f} ({_told(r.mean)})"),
+                ", ".join(f"{source} {share:.0%}" for source, share in s.sources.items()) or "-",
                 f"{s.prefill_s:.2f}",
             )
         )
     return markdown(_COLUMNS, rows)
+
+
+def _or_dash(value: T | None, tell: Callable[[T], str]) -> str:
+    return "-" if value is None else tell(value)
+
+
+def _told(interval: Interval) -> str:
+    return f"{interval.low:.2f}-{interval.high:.2f}"
+
+
+def full_table(lines: Sequence[Line]) -> str:
+    """What the run lines hold: the summaries, questions by category, and which rows were flagged."""
+    parts = [table(summarise(lines))]
+    if categories := summarise(lines, by_category=True):
+        parts.append(table(categories))
+    if flagged := flagged_rows(lines):
+        parts.append("Flagged, in no ratio:\n" + "\n".join(f"- {row}" for row in flagged))
+    return "\n\n".join(parts)
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -1,193 +1,143 @@
-"""Draft modes against each other on the same prompts: interleaved, compared token by token, one JSON line a run."""
+"""Arms against each other on the same prompts: interleaved, compared token by token, one JSON line a run."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
-from exactspec.bench.copyshare import copy_share
-from exactspec.bench.provenance import Provenance
-from exactspec.bench.rounds import Contestant, Measurement, Round, flags, play
-from exactspec.bench.store import Line, ResultFile
-from exactspec.bench.timing import time_stream
+from exactspec.bench.answers import KeptAnswers
+from exactspec.bench.arms import PLAIN, Arm, parse_arm
+from exactspec.bench.asking import Asking, EngineLike
+from exactspec.bench.case import Case
+from exactspec.bench.eta import Remaining
+from exactspec.bench.recorder import Recorder
+from exactspec.bench.rounds import Contestant, Measurement
 from exactspec.params import SamplingParams, Speculation
-from exactspec.results import Chunk
-from exactspec.target.tokenizer import Tokenizer
 
 WARM_UP_TOKENS = 16
+NO_DRAFTS = Speculation(draft=PLAIN)
 
 
-class EngineLike(Protocol):
-    """The part of `exactspec.Engine` that is measured."""
+class ReplayPeer(Protocol):
+    """Another engine that says given tokens; see `peers.llama_cpp.LlamaCppPeer.replay`."""
 
-    @property
-    def tokenizer(self) -> Tokenizer: ...
-
-    def stream(
-        self, prompt: Any, params: SamplingParams, *, speculation: Speculation | None = None
-    ) -> Iterable[Chunk]: ...
+    def replay(self, ids: Sequence[int], output: Sequence[int], *, lookup: int, held: bool) -> Measurement: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """One prompt to measure. `ids`: with the chat template. `params`: the same for every arm. `meta`: what the
-    result lines say about it (workload, size, seed, copy share, ...)."""
+class Contest:
+    """What runs: our engine on a model, its kept answers, and the peer of peers' arms."""
 
-    id: str
-    ids: tuple[int, ...]
-    params: SamplingParams
-    meta: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def work(self) -> str:
-        """Hash of what is asked for: a case that keeps its name but not its prompt is another one."""
-        return hashlib.sha256(repr((self.ids, self.params)).encode()).hexdigest()[:12]
+    engine: EngineLike
+    model: str
+    answers: KeptAnswers
+    peer: ReplayPeer | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Recorder:
-    """Where measured rounds go. `provenance`: asked for every round, whose date
-    and load average it tells. `progress`: gets a
-    line of text per round."""
-
-    out: ResultFile
-    provenance: Callable[[], Provenance]
-    progress: Callable[[str], None]
-
-    def rounds(
-        self,
-        contestants: Mapping[str, Contestant],
-        *,
-        repeats: int,
-        same_tokens: bool,
-        head: Mapping[str, Any],
-        warm_up: Callable[[], object],
-    ) -> None:
-        """Play the rounds that the file does not hold yet, each appended when it is complete.
-
-        The first contestant is the baseline. `head`: what every line says; with the configuration and the
-        contestants' names it tells which rounds are the same. `warm_up`: run first, unmeasured, so that
-        compilation and cold memory are in nobody's time.
-        """
-        if len(contestants) < 2:
-            raise ValueError(f"at least two arms are needed, got {', '.join(contestants) or 'none'}")
-        if repeats < 1:
-            raise ValueError(f"repeats must be at least 1, got {repeats}")
-        label = " ".join(str(head[key]) for key in ("model", "case") if key in head)
-        same = {**head, "arms": list(contestants), "config": self.provenance().config}
-        missing = pending(self.out, same, repeats=repeats)
-        if not missing:
-            self.progress(f"{label}: measured before")
-            return
-        warm_up()
-        baseline = next(iter(contestants))
-        for played in play(contestants, missing):
-            lines = round_lines(
-                played, baseline=baseline, same_tokens=same_tokens, head=same, provenance=self.provenance()
-            )
-            self.out.append(lines)
-            times = ", ".join(f"{name} {1000 * m.s_per_token:.2f} ms" for name, m in played.measurements.items())
-            notes = sorted({flag for line in lines for flag in line["flags"]})
-            self.progress(
-                f"{label} round {played.repeat + 1}/{repeats}, per token: {times}"
-                + (f" FLAGGED: {', '.join(notes)}" if notes else "")
-            )
+def contest(engine: EngineLike, *, model: str, recorder: Recorder, peer: ReplayPeer | None = None) -> Contest:
+    """A contest whose answers are kept in the recorder's file."""
+    identity = str(getattr(engine, "identity", ""))
+    return Contest(engine=engine, model=model, answers=KeptAnswers(recorder.out, model, identity), peer=peer)
 
 
 def measure(engine: EngineLike, ids: Sequence[int], params: SamplingParams, *, draft: str) -> Measurement:
-    """One answer, taken as a client of the stream takes it; the decode clock is the engine's own."""
-    completion, timing = time_stream(engine.stream(list(ids), params, speculation=Speculation(draft=draft)))
-    metrics = completion.metrics
-    return Measurement(
-        token_ids=completion.token_ids,
-        prefill_s=metrics.prefill_s,
-        decode_s=metrics.decode_s,
-        extra={
-            "time_to_first_token_s": timing.first_token_s,
-            "stream_tokens_per_s": timing.decode_tokens_per_s,
-            "num_steps": metrics.num_steps,
-            "num_draft_tokens": metrics.num_draft_tokens,
-            "num_accepted_tokens": metrics.num_accepted_tokens,
-            "output_copy_share": round(copy_share(ids, completion.token_ids).copy_share, 4),
-            "cached_tokens": metrics.cached_tokens,
-            "tau": metrics.tau,
-            "finish_reason": completion.finish_reason,
-            "identity": completion.identity,
-            "exact": completion.exact,
-        },
-    )
+    """One answer to a prompt that nobody has read before."""
+    return Asking(engine, Case(id="", ids=tuple(ids), params=params)).measure(Speculation(draft=draft))
 
 
 def run_arms(
     engine: EngineLike, cases: Sequence[Case], arms: Sequence[str], *, model: str, repeats: int, recorder: Recorder
 ) -> None:
-    """Every case in every round by every arm (draft modes; the first is the baseline, all must emit its tokens)."""
+    """`run_contest` of draft modes by name; no answers are kept."""
     if len(set(arms)) != len(arms):
         raise ValueError(f"the arms must differ, got {', '.join(arms)}")
+    parsed = [parse_arm(arm) for arm in arms]
+    on = contest(engine, model=model, recorder=recorder)
+    run_contest(on, cases, parsed, repeats=repeats, recorder=recorder, keep=False)
+
+
+def run_contest(
+    on: Contest,
+    cases: Iterable[Case],
+    arms: Sequence[Arm],
+    *,
+    repeats: int,
+    recorder: Recorder,
+    remaining: Remaining | None = None,
+    keep: bool = True,
+) -> None:
+    """Every case in every round by every arm; the next case is asked for when one is done.
+
+    The first arm is the baseline, and all must emit its tokens. A peer is made to: it gets our own plain answer, which
+    is generated first where no file holds it. `keep`: the plain answers go into the file too.
+    """
     for case in cases:
-        warm_up = _shortened(case.params)
-        recorder.rounds(
-            {arm: partial(measure, engine, case.ids, case.params, draft=arm) for arm in arms},
-            repeats=repeats,
-            same_tokens=True,
-            head={
-                **case.meta,
-                "kind": "run",
-                "model": model,
-                "case": case.id,
-                "work": case.work,
-                "prompt_tokens": len(case.ids),
-            },
-            warm_up=lambda: [measure(engine, case.ids, warm_up, draft=arm) for arm in arms],  # noqa: B023 - called now
-        )
+        with closing(Asking(on.engine, case)) as asking:
+            contestants = {arm.name: _contestant(on, case, arm, asking, keep) for arm in arms}
+            recorder.rounds(
+                contestants,
+                repeats=repeats,
+                same_tokens=True,
+                head={
+                    **case.meta,
+                    "kind": "run",
+                    "model": on.model,
+                    "case": case.id,
+                    "work": case.work,
+                    "prompt_tokens": len(case.ids),
+                },
+                warm_up=partial(_warm_up, on, case, arms, asking),
+                remaining=remaining,
+            )
 
 
-def round_lines(
-    played: Round, *, baseline: str, same_tokens: bool, head: Mapping[str, Any], provenance: Provenance
-) -> list[Line]:
-    """One JSON line per contestant of a round. `ratio` (speed-up in decode time per token) is None on a flagged
-    line: it must not enter any mean."""
-    base = played.measurements[baseline]
-    lines: list[Line] = []
-    for name, measured in played.measurements.items():
-        found = flags(base, measured, same_tokens=same_tokens)
-        lines.append(
-            {
-                **head,
-                **measured.extra,
-                "arm": name,
-                "baseline": baseline,
-                "repeat": played.repeat,
-                "order": list(played.order),
-                "completion_tokens": len(measured.token_ids),
-                "tokens_sha256": _digest(measured.token_ids),
-                "prefill_s": measured.prefill_s,
-                "decode_s": measured.decode_s,
-                "decode_tokens_per_s": 1 / measured.s_per_token if measured.s_per_token > 0 else 0.0,
-                "ratio": None if found else base.s_per_token / measured.s_per_token,
-                "flags": list(found),
-                "provenance": asdict(provenance),
-            }
-        )
-    return lines
+def plain_answer(on: Contest, case: Case) -> tuple[int, ...]:
+    """The ids of our plain answer to a case: from the file, or generated now and kept."""
+    with ExitStack() as stack:
+
+        def plain() -> Measurement:
+            return stack.enter_context(closing(Asking(on.engine, case))).measure(NO_DRAFTS)
+
+        return on.answers.get(case, plain)
 
 
-def pending(out: ResultFile, same: Mapping[str, Any], *, repeats: int) -> list[int]:
-    """Numbers of the rounds, of those whose lines agree with `same`, that are not complete in the file."""
-    seen: dict[int, set[str]] = {}
-    for line in out.lines:
-        if all(line.get(key) == value for key, value in same.items()):
-            seen.setdefault(line["repeat"], set()).add(line["arm"])
-    return [repeat for repeat in range(repeats) if not seen.get(repeat, set()) >= set(same["arms"])]
+def _contestant(on: Contest, case: Case, arm: Arm, asking: Asking, keep: bool) -> Contestant:
+    if arm.speculation is None:
+        return partial(_ask_peer, on, case, arm)
+    if keep and arm.speculation == NO_DRAFTS:
+        return partial(_ask_plainly, on, case, asking)
+    return partial(asking.measure, arm.speculation)
+
+
+def _ask_plainly(on: Contest, case: Case, asking: Asking) -> Measurement:
+    done = asking.measure(NO_DRAFTS)
+    on.answers.keep(case, done.token_ids)
+    return done
+
+
+def _ask_peer(on: Contest, case: Case, arm: Arm) -> Measurement:
+    answer = on.answers.find(case)
+    if on.peer is None or answer is None:
+        raise ValueError(f"{arm.name} needs its peer and an answer to say")
+    return on.peer.replay(case.ids, answer, lookup=arm.lookup, held=case.held > 0)
+
+
+def _warm_up(on: Contest, case: Case, arms: Sequence[Arm], asking: Asking) -> None:
+    """A few tokens of every arm; before that, what the peers' arms are to say."""
+    few = _shortened(case.params)
+    if any(arm.peer for arm in arms):
+        on.answers.get(case, partial(asking.measure, NO_DRAFTS))
+    for arm in arms:
+        if arm.speculation is not None:
+            asking.measure(arm.speculation, few)
+        elif on.peer is not None:
+            answer = on.answers.find(case) or ()
+            on.peer.replay(case.ids, answer[:WARM_UP_TOKENS], lookup=arm.lookup, held=case.held > 0)
 
 
 def _shortened(params: SamplingParams) -> SamplingParams:
     most = WARM_UP_TOKENS if params.max_tokens is None else min(WARM_UP_TOKENS, params.max_tokens)
     return SamplingParams(max_tokens=most, stop_token_ids=params.stop_token_ids)
-
-
-def _digest(ids: Sequence[int]) -> str:
-    return hashlib.sha256(" ".join(map(str, ids)).encode()).hexdigest()[:16]

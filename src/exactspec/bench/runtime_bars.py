@@ -19,7 +19,7 @@ from exactspec.bench.bar import Bar
 from exactspec.bench.first_token import FirstToken
 from exactspec.bench.peaks import Peaks
 from exactspec.bench.perplexity import Losses, our_loss, windows
-from exactspec.bench.runner import Recorder
+from exactspec.bench.recorder import Recorder
 from exactspec.bench.store import Line
 from exactspec.target.tokenizer import Tokenizer
 

@@ -10,12 +10,13 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
+from exactspec.bench.case import Case
 from exactspec.bench.copyshare import copy_share
 from exactspec.bench.recipes import code_edit, false_friend, no_copy, revise
 from exactspec.bench.recipes.base import CountTokens, Draft, Message
 from exactspec.bench.recipes.materials import Materials
-from exactspec.bench.runner import Case
 from exactspec.params import SamplingParams
+from exactspec.prompts import common_prefix
 from exactspec.target.tokenizer import Tokenizer
 
 Recipe: TypeAlias = Callable[[random.Random, int, CountTokens, Materials], Draft]
@@ -144,21 +145,29 @@ def _turn(tokenizer: Tokenizer, messages: Sequence[Message], gold: str) -> Turn:
 
 
 def workload_cases(
-    tokenizer: Tokenizer, workload: Workload, *, max_tokens: int, temperature: float = 0.0
+    tokenizer: Tokenizer, workload: Workload, *, max_tokens: int, temperature: float = 0.0, reuse: bool = False
 ) -> tuple[Case, ...]:
     """Every turn as the runner takes it; the output cap is the smaller of `max_tokens` and the turn's own.
 
     Greedy, small models fall into loops, in which copying pays whatever the prompt; sampled (`temperature` above 0,
-    with the workload's seed, so that every arm must still emit the same tokens) they do not.
+    with the workload's seed, so that every arm must still emit the same tokens) they do not. `reuse`: where earlier
+    replies are in the history, a session holds the conversation up to the last of them.
     """
     mode = f" T={temperature:g}" if temperature > 0 else ""
-    return tuple(
-        Case(
+    cases = []
+    for number, turn in enumerate(workload.turns, 1):
+        history = workload.messages[: turn.before]
+        ids = prompt_ids(tokenizer, history)
+        held = _held(tokenizer, history, ids) if reuse else 0
+        case = Case(
             id=workload.turn_id(turn) + mode,
-            ids=tuple(prompt_ids(tokenizer, workload.messages[: turn.before])),
+            ids=tuple(ids),
             params=SamplingParams(
                 max_tokens=min(max_tokens, turn.max_tokens), temperature=temperature, seed=workload.seed
             ),
+            held=held,
+            drafter_held=held > 0,
+            gold=tuple(tokenizer.encode(turn.gold)),
             meta={
                 "workload": workload.workload + mode,
                 "size": workload.size,
@@ -168,5 +177,14 @@ def workload_cases(
                 **({"turn": number} if len(workload.turns) > 1 else {}),
             },
         )
-        for number, turn in enumerate(workload.turns, 1)
-    )
+        cases.append(case)
+    return tuple(cases)
+
+
+def _held(tokenizer: Tokenizer, history: Sequence[Message], ids: Sequence[int]) -> int:
+    """How many of a conversation's ids a session has read when its last user message comes: those of all before."""
+    replies = [i for i, message in enumerate(history) if message["role"] == "assistant"]
+    if not replies or not tokenizer.has_chat_template:
+        return 0
+    before = tokenizer.chat(history[: replies[-1] + 1], add_generation_prompt=False)
+    return min(common_prefix(before, ids), len(ids) - 1)

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from exactspec.bench.gpu import gpu_table, measure_gpu
-from exactspec.bench.runner import Recorder
+from exactspec.bench.recorder import Recorder
 
 KIND = "gpu-forward"
 

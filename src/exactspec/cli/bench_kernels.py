@@ -14,7 +14,7 @@ from exactspec.bench.peaks import Peaks
 from exactspec.bench.peers.llama_cpp import LlamaCppPeer
 from exactspec.bench.perplexity import float32_losses
 from exactspec.bench.plot import plot as draw
-from exactspec.bench.runner import Recorder
+from exactspec.bench.recorder import Recorder
 from exactspec.bench.runtime_bars import RuntimeTools
 from exactspec.cli.services import CliError
 from exactspec.engine import PREFILL_CHUNK

@@ -9,7 +9,11 @@ Requests, by their key "do":
 - fill {ids}: keep these ids as a context of their own, known by their number, for `rows`;
 - rows {context, counts, tokens}: behind that context, one evaluation for each count of rows, all rows with logits; the
   rows are taken out of the cache again. The first evaluation is repeated, untimed, before the others;
-- prefill {ids, batch}: evaluate the ids from empty, `batch` at a time, with the logits of the last one.
+- prefill {ids, batch}: evaluate the ids from empty, `batch` at a time, with the logits of the last one;
+- replay {ids, output, lookup, held}: clear, evaluate all ids but the last (`held`: unless the request before did), then
+  say `output`, whatever the model would choose:
+  step by step the last token and a draft of at most `lookup` tokens (0: none) are evaluated, all with logits, and the
+  draft is accepted as far as it agrees with `output`. Drafts are those of the binding's own prompt lookup.
 """
 
 from __future__ import annotations
@@ -39,7 +43,8 @@ class Context:
         if not self.handle:
             raise RuntimeError(f"no context of {size} tokens")
         self.memory = llama.llama_get_memory(self.handle)
-        self.rows = llama.llama_batch_init(max(outputs, 1), 0, 1)
+        self.outputs = max(outputs, 1)
+        self.rows = llama.llama_batch_init(self.outputs, 0, 1)
         self.length = 0
 
     def clear(self) -> None:
@@ -59,20 +64,41 @@ class Context:
         """Of the last row evaluated; waits until they are there."""
         return ctypes.cast(self.llama.llama_get_logits_ith(self.handle, -1), ctypes.POINTER(ctypes.c_float))
 
+    def best(self, row: int) -> int:
+        """The model's choice behind row `row` of the last evaluation, which asked for its logits."""
+        import numpy as np
+
+        logits = ctypes.cast(self.llama.llama_get_logits_ith(self.handle, row), ctypes.POINTER(ctypes.c_float))
+        return int(np.argmax(np.ctypeslib.as_array(logits, shape=(self.vocabulary,))))
+
     def time_rows(self, ids: list[int]) -> float:
         """Seconds of one evaluation of all ids with logits for each, which leaves the context as it was."""
+        batch = self._fill(ids)
+        start = time.perf_counter()
+        self._check(self.llama.llama_decode(self.handle, batch))
+        self.logits()
+        taken = time.perf_counter() - start
+        self.take_out(self.length)
+        return taken
+
+    def evaluate(self, ids: list[int]) -> None:
+        """Evaluate ids at the end, with logits for each; `take_out` removes those that were not accepted."""
+        self._check(self.llama.llama_decode(self.handle, self._fill(ids)))
+        self.length += len(ids)
+
+    def take_out(self, length: int) -> None:
+        """Keep the first `length` tokens alone."""
+        if not self.llama.llama_memory_seq_rm(self.memory, 0, length, -1):
+            raise RuntimeError("rows cannot be taken out of the cache again")
+        self.length = length
+
+    def _fill(self, ids: list[int]) -> Any:
         batch = self.rows
         batch.n_tokens = len(ids)
         for i, token in enumerate(ids):
             batch.token[i], batch.pos[i] = token, self.length + i
             batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = 1, 0, True
-        start = time.perf_counter()
-        self._check(self.llama.llama_decode(self.handle, batch))
-        self.logits()
-        taken = time.perf_counter() - start
-        if not self.llama.llama_memory_seq_rm(self.memory, 0, self.length, -1):
-            raise RuntimeError("rows cannot be taken out of the cache again")
-        return taken
+        return batch
 
     def _check(self, code: int) -> None:
         if code != 0:
@@ -85,6 +111,8 @@ class Peer:
     def __init__(self, llama: Any, model: Any, threads: int, size: int) -> None:
         self.llama, self.model, self.threads, self.size = llama, model, threads, size
         self.decoding: Context | None = None
+        self.replaying: Context | None = None
+        self.replayed: list[int] = []  # the prompt whose ids but the last it holds
         self.filled: dict[int, Context] = {}
         self.prompts: dict[int, Context] = {}
 
@@ -94,8 +122,6 @@ class Peer:
     def decode(self, ids: list[int], tokens: int) -> dict[str, Any]:
         if len(ids) + tokens > self.size:
             raise RuntimeError(f"{len(ids)} + {tokens} tokens do not fit a context of {self.size}")
-        import numpy as np
-
         if self.decoding is None:
             self.decoding = self.context(self.size, FILL_BATCH)
         context = self.decoding
@@ -107,7 +133,7 @@ class Peer:
         token = ids[-1]
         for _ in range(tokens):
             context.feed([token])
-            token = int(np.argmax(np.ctypeslib.as_array(context.logits(), shape=(context.vocabulary,))))
+            token = context.best(-1)
             output.append(token)
         end = time.perf_counter()
         return {"token_ids": output, "prefill_s": prefilled - start, "decode_s": end - prefilled}
@@ -133,6 +159,51 @@ class Peer:
         context.feed(ids)
         return {"seconds": time.perf_counter() - start}
 
+    def replay(self, ids: list[int], output: list[int], lookup: int, held: bool) -> dict[str, Any]:
+        import numpy as np
+        from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+
+        context = self.replaying
+        needed = len(ids) + len(output)
+        if context is None or context.size < needed or context.outputs < lookup + 1:
+            most = max(lookup + 1, 1 if context is None else context.outputs)
+            size = -(-max(needed, 0 if context is None else context.size) // 256) * 256
+            if context is not None:
+                self.llama.llama_free(context.handle)
+            context = self.replaying = self.context(size, FILL_BATCH, most)
+            self.replayed = []
+        drafter = LlamaPromptLookupDecoding(num_pred_tokens=lookup) if lookup else None
+        history = np.array([*ids, *output], dtype=np.intc)
+        start = time.perf_counter()
+        if held and self.replayed == ids:
+            context.take_out(len(ids) - 1)
+        else:
+            context.clear()
+            context.feed(ids[:-1])
+        self.replayed = list(ids)
+        prefilled = time.perf_counter()
+        at = steps = drafted = accepted = agreed = 0
+        while at < len(output):
+            draft: list[int] = []
+            if drafter is not None:
+                found = drafter(history[: len(ids) + at])
+                draft = [int(token) for token in found[: len(output) - at - 1]]
+            before = context.length
+            context.evaluate([int(history[len(ids) + at - 1]), *draft])
+            said = 0
+            while True:  # a row's choice is looked at as in decoding, and then replaced by what is to be said
+                agreed += context.best(said) == output[at + said]
+                said += 1
+                if said > len(draft) or draft[said - 1] != output[at + said - 1]:
+                    break
+            if said <= len(draft):
+                context.take_out(before + said)
+            at += said
+            steps, drafted, accepted = steps + 1, drafted + len(draft), accepted + said - 1
+        end = time.perf_counter()
+        counts = {"num_steps": steps, "num_draft_tokens": drafted, "num_accepted_tokens": accepted, "agreed": agreed}
+        return {"prefill_s": prefilled - start, "decode_s": end - prefilled, **counts}
+
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         what = request["do"]
         if what == "decode":
@@ -143,6 +214,8 @@ class Peer:
             return self.time_rows(request["context"], request["counts"], request["tokens"])
         if what == "prefill":
             return self.prefill(request["ids"], request["batch"])
+        if what == "replay":
+            return self.replay(request["ids"], request["output"], request["lookup"], request["held"])
         raise RuntimeError(f"unknown request {what!r}")
 
 

@@ -1,0 +1,81 @@
+"""Cases replayed through draft modes with no model: drafts are accepted iff they agree with the case's ideal reply, or,
+where none is known, with the plain answer kept in the result file. See `simulate` for what is predicted, and from what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+
+from exactspec.bench.arms import Arm
+from exactspec.bench.case import Case
+from exactspec.bench.recorder import Recorder
+from exactspec.bench.runner import Contest, plain_answer
+from exactspec.bench.simulate import Answer, Replayed, compare
+from exactspec.bench.store import Line
+from exactspec.budget import Cost, CostModel
+from exactspec.params import Speculation
+
+GOLD, OWN = "gold", "own"
+
+
+def replay_cases(
+    on: Contest,
+    cases: Iterable[Case],
+    arms: Sequence[Arm],
+    *,
+    equal_rows: bool,
+    recorder: Recorder,
+    cost: Cost | None = None,
+) -> list[Line]:
+    """One line per workload, size and arm, which the recorder's file gets too.
+
+    `equal_rows`: no arm verifies more rows in all than the first. `cost`: of the model's rows (None: the built-in
+    table). Raises ValueError on an arm that cannot be replayed.
+    """
+    modes = replayable(arms)
+    groups: dict[tuple[str, int, str], list[Answer]] = {}
+    for case in cases:
+        output, told = (case.gold, GOLD) if case.gold else (plain_answer(on, case), OWN)
+        workload, size = str(case.meta["workload"]), int(case.meta["size"])
+        if output:
+            answer = Answer(case.id, workload, case.ids, output)
+            groups.setdefault((workload, size, told), []).append(answer)
+    lines: list[Line] = []
+    model = CostModel() if cost is None else cost
+    for (workload, size, told), answers in groups.items():
+        found = compare(answers, modes, equal_rows=equal_rows, cost=model)
+        head = {
+            "kind": "replay",
+            "model": on.model,
+            "workload": workload,
+            "size": size,
+            "replies": told,
+            "answers": len(answers),
+            "equal_rows": equal_rows,
+            "arms": list(modes),
+            "config": recorder.provenance().config,
+            "cost_of_rows": {str(rows): model(rows) for rows in (1, 2, 4, 8, 16, 32)},
+        }
+        new = [{**head, "arm": arm, **sums.as_dict(), "drafter_s": _drafter_s(sums)} for arm, sums in found.items()]
+        origin = asdict(recorder.provenance())
+        recorder.out.append([{**line, "provenance": origin} for line in new])
+        recorder.progress(
+            f"{on.model} {workload} {size or ''}: " + ", ".join(f"{arm} tau {x.tau:.2f}" for arm, x in found.items())
+        )
+        lines += new
+    return lines
+
+
+def replayable(arms: Sequence[Arm]) -> dict[str, Speculation]:
+    """The arms' modes by name. Raises ValueError on one that needs a model or another engine."""
+    modes: dict[str, Speculation] = {}
+    for arm in arms:
+        if arm.speculation is None or arm.drafter_model:
+            raise ValueError(f"{arm.name} cannot be replayed without a model: leave it out")
+        modes[arm.name] = arm.speculation
+    return modes
+
+
+def _drafter_s(sums: Replayed) -> float:
+    return sums.propose_s + sums.commit_s
