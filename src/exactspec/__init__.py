@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from exactspec.constraint import Constraint
     from exactspec.drafters import CopyDrafter, CopySpecDrafter
     from exactspec.engine import Engine
     from exactspec.params import SamplingParams, Speculation
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Chunk",
     "Completion",
+    "Constraint",
     "CopyDrafter",
     "CopySpecDrafter",
     "Engine",
@@ -39,6 +41,7 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module, metadata
 
     homes = {
+        "constraint": ("Constraint",),
         "params": ("SamplingParams", "Speculation"),
         "results": ("Chunk", "Completion", "Metrics", "StepRecord", "TokenInfo"),
         "drafters": ("CopyDrafter", "CopySpecDrafter"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TypeVar, cast
+from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from exactspec.tree import DraftTree
 
 _METHODS = ("begin", "propose", "commit", "truncate", "fork", "close")
 _T = TypeVar("_T")
+Fit: TypeAlias = Callable[[DraftTree], DraftTree]
 _log = logging.getLogger(__name__)
 
 
@@ -72,17 +73,18 @@ class Drafting:
             ids = np.array(tokens, dtype=np.int64)
             self.commit(Verified(DraftTree.empty(), np.empty(0, dtype=np.int64), ids, _no_rows(), cache))
 
-    def propose(self, max_depth: int, *, choose: bool = True) -> DraftTree:
+    def propose(self, max_depth: int, *, choose: bool = True, fit: Fit | None = None) -> DraftTree:
         """What to verify in the next step, fit for the target; empty for a plain step. `max_depth` 0: plain.
 
         `choose` False leaves the choice of nodes to the caller, who makes it for several requests at once
-        (`budget.choose_batch`): the tree is then all that may be worth verifying.
+        (`budget.choose_batch`): the tree is then all that may be worth verifying. `fit` takes out nodes that cannot
+        be accepted, before the budget looks at the draft.
         """
         if not self.alive or max_depth < 1:
             return DraftTree.empty()
-        return self._guard("propose", lambda: self._propose(max_depth, choose), DraftTree.empty())
+        return self._guard("propose", lambda: self._propose(max_depth, choose, fit), DraftTree.empty())
 
-    def _propose(self, max_depth: int, choose: bool) -> DraftTree:
+    def _propose(self, max_depth: int, choose: bool, fit: Fit | None) -> DraftTree:
         nodes = min(self._budget.nodes(), self.speculation.max_nodes)
         if nodes < 1 or self._drafter is None:
             return DraftTree.empty()
@@ -94,6 +96,10 @@ class Drafting:
         if not len(proposed):
             return DraftTree.empty()
         tree = proposed.sanitise(self._vocab_size, max_nodes=nodes, max_depth=max_depth)
+        if fit is not None:
+            tree = fit(tree)
+        if not len(tree):
+            return tree
         return self._budget.choose(tree) if choose else self._budget.allow(tree)
 
     def commit(self, verified: Verified) -> None:

@@ -13,6 +13,7 @@ from exactspec.drafters import make_drafter
 from exactspec.drafters.base import Drafter
 from exactspec.drafters.store import Stores
 from exactspec.drafting import Drafting, check_drafter
+from exactspec.grammars import Grammars
 from exactspec.params import SamplingParams, Speculation
 from exactspec.prompts import Prompt, check_ids, encode_prediction, encode_prompt, is_many
 from exactspec.request import Request
@@ -65,6 +66,7 @@ class Engine:
             self._own_drafter = check_drafter(draft)
         self._prefill_chunk = prefill_chunk
         self._cost = cost
+        self.grammars = Grammars(tokenizer, vocab_size=target.vocab_size)
         self._stores = Stores()
         self._turns = Turns()
 
@@ -241,6 +243,7 @@ class Engine:
             drafted=drafted,
             prediction=encode_prediction(prediction, self.tokenizer),
             record_steps=record_steps,
+            matcher=None if params.constraint is None else self.grammars.matcher(params.constraint),
         )
 
     def _drafting(self, speculation: Speculation | None) -> Drafting:

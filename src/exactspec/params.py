@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from exactspec.constraint import Constraint
+
 DRAFTS = ("none", "copyspec", "copy", "auto")
 """Values of `draft` that this version knows."""
 
@@ -24,13 +26,15 @@ class SamplingParams:
     """How the target's rows become tokens, and when to stop. Names and meanings follow OpenAI's and vLLM's.
 
     Greedy by default (`temperature` 0). Processor order: penalties (repetition counts the prompt; presence and
-    frequency the output), bias, minimum tokens, temperature, top-k, top-p, min-p. Ties go to the lowest id.
+    frequency the output), bias, minimum tokens, constraint, temperature, top-k, top-p, min-p. Ties go to the lowest id.
 
     `max_tokens`: most tokens to emit (None: up to the context end). `min_tokens`: no EOS before that many were
     emitted; a stop string that would match earlier is ignored too. `stop`: strings; text is cut before the match.
     `stop_token_ids`: further ids that end the answer. `ignore_eos`: go on past EOS. `seed`: None draws one, which the
     completion returns. `choice`: number of the choice of one request (part of the random key). `logprobs`: None for
-    none, k for the chosen token and the k best, of the raw distribution.
+    none, k for the chosen token and the k best, of the raw distribution. `constraint`: what the answer must look like
+    (extra ``structured``); an ending id comes only where the answer may end, so `min_tokens` and `ignore_eos` cannot
+    be kept beside it.
     Raises ValueError, naming the field, on anything out of range.
     """
 
@@ -50,6 +54,7 @@ class SamplingParams:
     seed: int | None = None
     choice: int = 0
     logprobs: int | None = None
+    constraint: Constraint | None = None
 
     def __post_init__(self) -> None:
         for name in ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"):
@@ -79,6 +84,11 @@ class SamplingParams:
         _require(self.seed is None or 0 <= self.seed < 2**64, f"seed must be in [0, 2**64), got {self.seed}")
         _require(0 <= self.choice < 2**32, f"choice must be in [0, 2**32), got {self.choice}")
         _require(self.logprobs is None or 0 <= self.logprobs <= 20, f"logprobs must be in [0, 20], got {self.logprobs}")
+        if self.constraint is not None:
+            ok = isinstance(self.constraint, Constraint)
+            _require(ok, f"constraint must be a Constraint, got {type(self.constraint).__name__}")
+            _require(self.min_tokens == 0, "min_tokens cannot be kept beside a constraint: leave it out")
+            _require(not self.ignore_eos, "ignore_eos cannot be kept beside a constraint: leave it out")
 
     @property
     def greedy(self) -> bool:

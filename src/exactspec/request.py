@@ -15,6 +15,7 @@ import numpy as np
 
 from exactspec.drafters.base import Verified
 from exactspec.drafting import Drafting
+from exactspec.grammars import Matcher
 from exactspec.params import SamplingParams
 from exactspec.results import Completion, Metrics, StepRecord, TokenInfo
 from exactspec.sampling import Sampler
@@ -43,6 +44,7 @@ class Request:
     `prompt` [n >= 1] ids within the vocabulary, n <= target.max_length. `cache`: holds the first `cache.length`
     tokens of the prompt (0 for a fresh one), fewer than n; what it holds is not computed again. `drafting`: where
     `drafted` is given, its state shares that many first tokens with the prompt; else it is begun after the prefill.
+    `matcher`: follows `params.constraint`, which the engine compiled.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Request:
         drafted: int | None = None,
         prediction: Sequence[int] = (),
         record_steps: bool = False,
+        matcher: Matcher | None = None,
     ) -> None:
         self.history = list(prompt)
         self.cache = cache
@@ -81,7 +84,9 @@ class Request:
             prompt=np.array(prompt, dtype=np.int64),
             vocab_size=target.vocab_size,
             eos_ids=self._eos_ids,
+            matcher=matcher,
         )
+        self._fit = None if matcher is None else matcher.fit
         self._stopper = self._new_stopper()
         self._tokens: list[TokenInfo] = []
         self._records: list[StepRecord] | None = [] if record_steps else None
@@ -136,7 +141,7 @@ class Request:
         start = perf_counter()
         if not self._begun:
             self._begin_drafting()
-        tree = self.drafting.propose(self._limit - len(self._tokens) - 1)
+        tree = self.drafting.propose(self._limit - len(self._tokens) - 1, fit=self._fit)
         self._open = _Open(start, tree=tree, proposed=perf_counter())
         return tree
 

@@ -1,6 +1,6 @@
 """From a row of logits and the history to a token: processors, keyed random numbers, raw log-probabilities.
 
-Processor order: penalties, bias, minimum tokens, temperature, top-k, top-p, min-p. Logits come in as float32 and are
+Processor order: penalties, bias, minimum tokens, constraint, temperature, top-k, top-p, min-p. Logits come in as float32 and are
 processed in float64; ties go to the lowest id everywhere; no sum depends on anything but the row itself.
 """
 
@@ -14,6 +14,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from exactspec.constraint import Unanswerable
+from exactspec.grammars import Matcher
 from exactspec.params import SamplingParams
 from exactspec.philox import uniform
 from exactspec.target.base import FloatArray, IntArray, Want
@@ -41,7 +43,7 @@ class Sampler:
     `seed`: the key of the random numbers, in [0, 2**64) (`params.seed` is not read: the engine draws one where it
     is None). `prompt` [n]: ids before the first drawn token, whose index in the history is therefore n.
     `vocab_size`: length of a row. `eos_ids`: masked, with `params.stop_token_ids`, until `params.min_tokens` tokens
-    were drawn. Raises ValueError on an id outside the vocabulary, naming it.
+    were drawn. `matcher`: follows `params.constraint`, at the start of the answer. Raises ValueError on an id outside the vocabulary, naming it.
 
     Cost per token is O(vocab_size) at most, whatever the length of the history; penalties touch only the ids that
     occurred.
@@ -53,6 +55,7 @@ class Sampler:
         "_bias",
         "_bias_ids",
         "_index",
+        "_matcher",
         "_min_end",
         "_occurred",
         "_output",
@@ -72,6 +75,7 @@ class Sampler:
         prompt: IntArray,
         vocab_size: int,
         eos_ids: frozenset[int],
+        matcher: Matcher | None = None,
     ) -> None:
         ids = np.asarray(prompt, dtype=np.int64)
         _check_ids("logit_bias", params.logit_bias, vocab_size)
@@ -95,18 +99,24 @@ class Sampler:
         self._output = _Counts(vocab_size, ids[:0]) if counted else None
         # Reused for every token: fresh arrays of this size cost more in page faults than the arithmetic on them.
         self._row, self._scratch = np.empty(vocab_size), np.empty(vocab_size)
+        self._matcher = matcher
         self._always = bool(
             not params.greedy or params.logprobs is not None or params.logit_bias or self._occurred or self._output
         )
 
     @property
     def needs_logits(self) -> bool:
-        """False where the row's argmax decides: greedy, no penalty, bias or logprobs, and `min_tokens` reached.
+        """False where the row's argmax decides: greedy, no penalty, bias, logprobs or constraint, `min_tokens` reached.
 
         Rows of a draft may lie past `min_tokens` while the next token does not: the answer stays True until the
         tokens drawn so far reach it.
         """
-        return self._always or (self._index < self._min_end and len(self._stops) > 0)
+        return self._always or self._matcher is not None or self._held
+
+    @property
+    def _held(self) -> bool:
+        """Whether ending ids are masked for the next token."""
+        return self._index < self._min_end and len(self._stops) > 0
 
     @property
     def want(self) -> Want:
@@ -119,12 +129,15 @@ class Sampler:
         `argmax`: id with the highest logit of the row; `logits` [vocab_size], or None where only the argmax was
         asked for. The row is read, never written.
         Raises ValueError, leaving the history as it was, if logits are needed and missing, of the wrong length,
-        NaN or +inf, or if every id is masked.
+        NaN or +inf; `Unanswerable`, which is one, if every id is masked.
         """
         if not self.needs_logits:
             if not 0 <= argmax < self._vocab:
                 raise ValueError(f"argmax {argmax} is outside the vocabulary: was the row asked for with Sampler.want?")
             self._append(argmax)
+            return Sampled(argmax, None, ())
+        if not self._always and self._matcher is not None and self._matcher.allows(argmax):
+            self._append(argmax)  # the best of all is the best of those allowed
             return Sampled(argmax, None, ())
         if logits is None:
             raise ValueError("these sampling parameters need the row's logits: ask the target with Sampler.want")
@@ -145,13 +158,15 @@ class Sampler:
         return Sampled(token, None if wanted is None else float(logits[token]) - norm, top)
 
     def _append(self, token: int) -> None:
+        if self._matcher is not None:
+            self._matcher.take(token)
         self._index += 1
         for counts in (self._occurred, self._output):
             if counts is not None:
                 counts.add(token)
 
     def _process(self, row: Float64Array) -> None:
-        """Penalties, bias and minimum tokens, in place."""
+        """Penalties, bias, minimum tokens and constraint, in place."""
         p = self._params
         if self._occurred is not None:
             ids = self._occurred.ids
@@ -165,6 +180,8 @@ class Sampler:
         row[self._banned] = -np.inf
         if self._index < self._min_end:
             row[self._stops] = -np.inf
+        if self._matcher is not None:
+            self._matcher.ban(row)
 
 
 class _Counts:
@@ -302,7 +319,7 @@ def _check_peak(peak: float) -> None:
     if math.isfinite(peak):
         return
     if peak < 0:
-        raise ValueError("every token is masked: loosen logit_bias, or min_tokens with the stop tokens")
+        raise Unanswerable("every token is masked: loosen logit_bias, or min_tokens with the stop tokens")
     raise ValueError(f"a row of logits holds {peak}: the model's weights or kernels are broken, check the model file")
 
 

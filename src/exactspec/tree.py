@@ -119,6 +119,14 @@ class DraftTree:
             keep = np.sort(keep[np.argsort(-score[keep], kind="stable")][:nodes])
         return self if len(keep) == n else self._take(keep)
 
+    def restrict(self, nodes: IntArray) -> DraftTree:
+        """The nodes listed: increasing indices, each with its parent among them.
+
+        >>> DraftTree.chain([5, 6, 7], source="copy").restrict(np.array([0, 1])).tokens.tolist()
+        [5, 6]
+        """
+        return self._take(nodes)
+
     def merge(self, other: DraftTree) -> DraftTree:
         """Both trees as one below the same root. A path that both hold is there once, credited (source, score,
         origin) to whichever scored it higher; to `self` where equal."""
