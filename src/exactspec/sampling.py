@@ -1,7 +1,7 @@
 """From a row of logits and the history to a token: processors, keyed random numbers, raw log-probabilities.
 
-Processor order: penalties, bias, minimum tokens, constraint, temperature, top-k, top-p, min-p. Logits come in as float32 and are
-processed in float64; ties go to the lowest id everywhere; no sum depends on anything but the row itself.
+Processor order: penalties, bias, minimum tokens, constraint, temperature, top-k, top-p, min-p. Logits come in as
+float32 and are processed in float64; ties go to the lowest id everywhere; no sum depends on anything but the row.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Sampler:
     `seed`: the key of the random numbers, in [0, 2**64) (`params.seed` is not read: the engine draws one where it
     is None). `prompt` [n]: ids before the first drawn token, whose index in the history is therefore n.
     `vocab_size`: length of a row. `eos_ids`: masked, with `params.stop_token_ids`, until `params.min_tokens` tokens
-    were drawn. `matcher`: follows `params.constraint`, at the start of the answer. Raises ValueError on an id outside the vocabulary, naming it.
+    were drawn. `matcher`: follows `params.constraint`, at the start of the answer.
+    Raises ValueError on an id outside the vocabulary, naming it.
 
     Cost per token is O(vocab_size) at most, whatever the length of the history; penalties touch only the ids that
     occurred.
