@@ -64,8 +64,8 @@ class Engine:
             self.speculation = replace(self.speculation, draft=draft)
         elif draft is not None:
             self._own_drafter = check_drafter(draft)
-        self._prefill_chunk = prefill_chunk
-        self._cost = cost
+        self.prefill_chunk = prefill_chunk
+        self.cost = cost
         self.grammars = Grammars(tokenizer, vocab_size=target.vocab_size)
         self._stores = Stores()
         self._turns = Turns()
@@ -250,7 +250,7 @@ class Engine:
         own = self._own_drafter if speculation is None else None
         chosen = speculation or self.speculation
         drafter = own or make_drafter(chosen, stores=self._stores)
-        return Drafting(drafter, chosen, vocab_size=self.target.vocab_size, cost=self._cost)
+        return Drafting(drafter, chosen, vocab_size=self.target.vocab_size, cost=self.cost)
 
     def _stream(
         self, request: Request, on_end: Callable[[Request, Completion], None], progress: Progress | None
@@ -262,7 +262,7 @@ class Engine:
         whole step is one turn."""
         with self._turns:
             if request.prompt_left:
-                request.prefill(self._prefill_chunk)
+                request.prefill(self.prefill_chunk)
                 return []
             return request.step()
 

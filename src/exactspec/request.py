@@ -102,8 +102,9 @@ class Request:
 
     @property
     def prompt_left(self) -> int:
-        """Prompt tokens that are still to be computed; the last one is the first root and not among them."""
-        return max(0, self.prompt_tokens - 1 - self.cache.length)
+        """Tokens that are still to be computed before the next step: of the prompt, whose last one is the first root
+        and not among them; after `forget`, of the history."""
+        return max(0, len(self.history) - 1 - self.cache.length)
 
     @property
     def prompt_done(self) -> int:
@@ -118,9 +119,39 @@ class Request:
     def prompt_segment(self, rows: int) -> Segment:
         """The next `rows` prompt tokens at most, to be computed; `take_prompt` commits them."""
         at = self.cache.length
-        tokens = self.history[at : min(at + rows, self.prompt_tokens - 1)]
+        tokens = self.history[at : min(at + rows, len(self.history) - 1)]
         self._open = _Open(perf_counter(), prompt=len(tokens))
         return Segment.chain(self.cache, tokens, Want.NONE)
+
+    def reuse(self, cache: Cache) -> None:
+        """Go on from a cache that holds more of the prompt than the request's own, before its first step."""
+        if not self.cache.length < cache.length < self.prompt_tokens or self._begun:
+            raise ValueError(f"a cache of {cache.length} tokens is none that this request could go on from")
+        self._cached_tokens += cache.length - self.cache.length
+        self.cache.truncate(0)
+        self.cache = cache
+
+    def forget(self) -> None:
+        """Free the memory of keys and values, between steps; they are computed again like a prompt before the next."""
+        self._drop_cache()
+        self._cached_tokens = 0
+
+    def release(self) -> None:
+        """Free the memory of keys and values, and the drafter's, of a request that has ended."""
+        self.drafting.close()
+        self._drop_cache()
+
+    def give_cache(self) -> Cache:
+        """Hand over the cache of a request that has ended; it holds the first ``cache.length`` tokens of `history`."""
+        cache, self.cache = self.cache, self._target.new_cache()
+        cache.truncate(min(cache.length, len(self.history) - 1))  # drops what is staged, too
+        return cache
+
+    def _drop_cache(self) -> None:
+        """Now, whoever else holds the object; pages must not wait for a garbage collection in some other thread."""
+        self.cache.truncate(0)
+        if self.cache.nbytes:  # one that gives memory back only as a whole
+            self.cache = self._target.new_cache()
 
     def take_prompt(self) -> None:
         """The forward of `prompt_segment` is done."""
@@ -136,12 +167,13 @@ class Request:
         (rows,) = self._target.forward([self.segment(self.propose())])
         return self.take(rows)
 
-    def propose(self) -> DraftTree:
-        """Begin a step: the tree that is worth verifying if this request has the forward to itself."""
+    def propose(self, *, choose: bool = True) -> DraftTree:
+        """Begin a step: the tree that is worth verifying if this request has the forward to itself; with `choose` False
+        all that may be worth it, for a choice among several requests (`budget.choose_batch`)."""
         start = perf_counter()
         if not self._begun:
             self._begin_drafting()
-        tree = self.drafting.propose(self._limit - len(self._tokens) - 1, fit=self._fit)
+        tree = self.drafting.propose(self.tokens_left - 1, choose=choose, fit=self._fit)
         self._open = _Open(start, tree=tree, proposed=perf_counter())
         return tree
 
@@ -220,6 +252,11 @@ class Request:
                 walk_s=walk_s,
             )
         )
+
+    @property
+    def tokens_left(self) -> int:
+        """The most tokens that are still to be emitted."""
+        return self._limit - len(self._tokens)
 
     # -- the end ---------------------------------------------------------------------------------------------------
 

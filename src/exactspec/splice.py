@@ -45,21 +45,18 @@ class Transcript:
         if turn is None:
             return list(templated)
         head, rest = self._used[: turn.used], list(templated[turn.templated :])
-        end = self._end_of(turn.text, rest)
-        if turn.reply is None or end is None or end == len(rest) or self._bytes(rest[end]):
-            return head + rest  # no reply of ours follows, or it does not end at a control token
-        return head + list(turn.reply) + rest[end:]
+        spliced = None if turn.reply is None else splice_reply(self._tokenizer, turn.reply, turn.text, rest)
+        return head + (rest if spliced is None else spliced)
 
     def record(self, templated: Sequence[int], used: Sequence[int], reply: Sequence[int], text: str) -> None:
         """A turn ended: `used` is ``splice(templated)`` or `templated`, `reply` the generated ids, `text` what the
         caller was given of them (without the ending token or stop string)."""
         data = text.encode()
-        end = self._end_of(data, reply)
         common, in_use = common_prefix(self._templated, templated), common_prefix(self._used, used)
         self._turns = [
             t for t in self._turns if t.templated <= common and t.used <= in_use and t.templated < len(templated)
         ]
-        self._turns.append(_Turn(len(templated), len(used), None if end is None else tuple(reply[:end]), data))
+        self._turns.append(_Turn(len(templated), len(used), reply_ids(self._tokenizer, data, reply), data))
         self._templated, self._used = list(templated), list(used)
 
     def fork(self) -> Transcript:
@@ -68,17 +65,34 @@ class Transcript:
         twin._templated, twin._used = self._templated, self._used  # replaced, never changed in place
         return twin
 
-    def _bytes(self, token: int) -> bytes:
-        return self._tokenizer.token_bytes(token) if token < self._tokenizer.vocab_size else b""
 
-    def _end_of(self, data: bytes, ids: Sequence[int]) -> int | None:
-        """How many of `ids` spell exactly `data` without a control token among them; None if none do."""
-        at = 0
-        for i, token in enumerate(ids):
-            if at == len(data):
-                return i
-            piece = self._bytes(token)
-            if not piece or not data.startswith(piece, at):
-                return None
-            at += len(piece)
-        return len(ids) if at == len(data) else None
+def reply_ids(tokenizer: Tokenizer, text: bytes, reply: Sequence[int]) -> tuple[int, ...] | None:
+    """The first of the ids `reply` that make up exactly `text`; None where no such run exists."""
+    end = _end_of(tokenizer, text, reply)
+    return None if end is None else tuple(reply[:end])
+
+
+def splice_reply(tokenizer: Tokenizer, reply: Sequence[int], text: bytes, rest: Sequence[int]) -> list[int] | None:
+    """`rest`, which is how a template goes on after the prompt of a reply, with the ids `reply` in place of its own for
+    `text`. None if it does not begin with that text, or the text does not end at a control token."""
+    end = _end_of(tokenizer, text, rest)
+    if end is None or end == len(rest) or _bytes(tokenizer, rest[end]):
+        return None
+    return [*reply, *rest[end:]]
+
+
+def _bytes(tokenizer: Tokenizer, token: int) -> bytes:
+    return tokenizer.token_bytes(token) if token < tokenizer.vocab_size else b""
+
+
+def _end_of(tokenizer: Tokenizer, data: bytes, ids: Sequence[int]) -> int | None:
+    """How many of `ids` spell exactly `data` without a control token among them; None if none do."""
+    at = 0
+    for i, token in enumerate(ids):
+        if at == len(data):
+            return i
+        piece = _bytes(tokenizer, token)
+        if not piece or not data.startswith(piece, at):
+            return None
+        at += len(piece)
+    return len(ids) if at == len(data) else None

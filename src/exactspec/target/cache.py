@@ -125,6 +125,23 @@ class ExactCache:
             other._pages.append(page)
         return other
 
+    def parts(self) -> list[tuple[int, int]]:
+        """(identity, bytes) of every page: forks share pages, and equal identities are one page."""
+        return [(page.address, self.shape.page_bytes) for page in self._pages]
+
+    def share(self, other: ExactCache, n: int) -> None:
+        """Hold the full pages of `other`'s first n tokens in place of its own, which must be of the same tokens: then
+        they hold the same bits, and need not be there twice. Raises ValueError if either is shorter."""
+        if not 0 <= n <= min(self._length, other._length):
+            raise ValueError(f"caches of {self._length} and {other._length} tokens share no {n}")
+        for at in range(n // CHUNK):
+            mine, theirs = self._pages[at], other._pages[at]
+            if mine is not theirs:
+                theirs.holders += 1
+                self._pages[at] = theirs
+                mine.holders -= 1
+                self._set_address(at)
+
     def stage(self, parents: Sequence[int]) -> int:
         """Make room for rows with these parents; returns the address of the page addresses (int64 [pages])."""
         end = self._length + len(parents)

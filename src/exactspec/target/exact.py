@@ -121,6 +121,10 @@ class ExactTarget:
         """Size of a cache page (128 tokens)."""
         return self._page_shape
 
+    def cache_bytes(self, tokens: int) -> int:
+        """Bytes of a cache of that many tokens."""
+        return -(-tokens // CHUNK) * self._page_shape.page_bytes
+
     def new_cache(self) -> ExactCache:
         return ExactCache(self._page_shape)
 

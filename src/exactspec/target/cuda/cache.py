@@ -106,6 +106,21 @@ class CudaCache:
             other._pages.append(page)
         return other
 
+    def parts(self) -> list[tuple[int, int]]:
+        """(identity, bytes) of every page: forks share pages, and equal identities are one page."""
+        return [(page.data.data_ptr(), self.shape.floats * 4) for page in self._pages]
+
+    def share(self, other: CudaCache, n: int) -> None:
+        """See `ExactCache.share`."""
+        if not 0 <= n <= min(self._length, other._length):
+            raise ValueError(f"caches of {self._length} and {other._length} tokens share no {n}")
+        for at in range(n // CHUNK):
+            mine, theirs = self._pages[at], other._pages[at]
+            if mine is not theirs:
+                theirs.holders += 1
+                self._pages[at] = theirs
+                mine.holders -= 1
+
     def stage(self, parents: Sequence[int]) -> list[int]:
         """Make room for rows with these parents; returns the addresses of all its pages."""
         end = self._length + len(parents)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from exactspec.target.base import FloatArray, Segment, SegmentRows, Want
-from exactspec.target.cuda.cache import CudaCache, PageShape
+from exactspec.target.cuda.cache import CHUNK, CudaCache, PageShape
 from exactspec.target.cuda.device import identity_of, open_device, read_bandwidth
 from exactspec.target.cuda.forward import run_layers
 from exactspec.target.cuda.launch import Launcher
@@ -76,6 +76,10 @@ class CudaTarget:
     def read_bandwidth(self) -> float:
         """GB/s that the device reads from its memory, measured."""
         return read_bandwidth(self.device)
+
+    def cache_bytes(self, tokens: int) -> int:
+        """Bytes of a cache of that many tokens, on the device."""
+        return -(-tokens // CHUNK) * self._page_shape.floats * 4
 
     def new_cache(self) -> CudaCache:
         return CudaCache(self._page_shape, self.device, self._launcher)
