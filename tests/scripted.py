@@ -6,6 +6,7 @@ cache wrongly keeps or drops changes its logits.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -196,8 +197,14 @@ class ByteTokenizer:
             raise ValueError(f"token {token} is outside the vocabulary")
         return bytes([token]) if token < 256 else b"" if token < 260 else self._merges[token - 260]
 
-    def chat(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> list[int]:
-        ids = []
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> list[int]:
+        ids = [] if tools is None else [OPEN, *self.encode(f"tools\n{json.dumps(tools)}"), CLOSE]
         for message in messages:
             ids += [OPEN, *self.encode(f"{message['role']}\n{message['content']}"), CLOSE, *self.encode("\n")]
         return ids + ([OPEN, *self.encode("assistant\n")] if add_generation_prompt else [])

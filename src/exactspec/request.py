@@ -13,6 +13,7 @@ from time import perf_counter
 
 import numpy as np
 
+from exactspec.counts import DraftCounts
 from exactspec.drafters.base import Verified
 from exactspec.drafting import Drafting
 from exactspec.grammars import Matcher
@@ -90,8 +91,8 @@ class Request:
         self._stopper = self._new_stopper()
         self._tokens: list[TokenInfo] = []
         self._records: list[StepRecord] | None = [] if record_steps else None
-        self._steps = self._draft_tokens = 0
-        self._accepted: dict[str, int] = {}
+        self._steps = 0
+        self._counts = DraftCounts()
         self._prefill_s = self._decode_s = 0.0
         self._begun = False
         self._open: _Open | None = None  # the part of a step, or of the prompt, that a forward is to compute
@@ -222,9 +223,7 @@ class Request:
         self.history += tokens
         self._tokens += emitted
         self._steps += 1
-        self._draft_tokens += len(tree)
-        for info in emitted[: len(walked.path)]:
-            self._accepted[info.source] = self._accepted.get(info.source, 0) + 1
+        self._counts.add(tree, walked.path)
         path, ids = np.array(walked.path, dtype=np.int64), np.array(tokens, dtype=np.int64)
         self.drafting.commit(Verified(tree, path, ids, rows, self.cache))
         return emitted
@@ -305,11 +304,14 @@ class Request:
             completion_tokens=len(self._tokens),
             cached_tokens=self._cached_tokens,
             num_steps=self._steps,
-            num_draft_tokens=self._draft_tokens,
-            num_accepted_tokens=sum(self._accepted.values()),
+            num_draft_tokens=sum(self._counts.drafted.values()),
+            num_accepted_tokens=sum(self._counts.accepted.values()),
             prefill_s=self._prefill_s,
             decode_s=self._decode_s,
-            accepted_by_source=dict(self._accepted),
+            accepted_by_source=dict(self._counts.accepted),
+            drafted_by_source=dict(self._counts.drafted),
+            drafted_by_depth=tuple(self._counts.drafted_at),
+            accepted_by_depth=tuple(self._counts.accepted_at),
         )
         return Completion(
             text=self._stopper.text,

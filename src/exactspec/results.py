@@ -50,7 +50,9 @@ class Metrics:
     included. `tau` = completion_tokens / num_steps. `num_draft_tokens`: nodes verified; `num_accepted_tokens`:
     nodes accepted and emitted. `prefill_s`: the forward over the prompt without its last token, which is the root
     of the first step. `decode_s`: the steps, from the start of the first (the drafter's preparation included) to the
-    last token; time that a caller spends between the chunks of a stream does not count.
+    last token; time that a caller spends between the chunks of a stream does not count. `drafted_by_source`,
+    `accepted_by_source`: nodes by the drafter they are credited to. `drafted_by_depth`, `accepted_by_depth`: item i
+    counts nodes that are the (i + 1)-th token of their step.
     """
 
     prompt_tokens: int
@@ -62,6 +64,9 @@ class Metrics:
     prefill_s: float
     decode_s: float
     accepted_by_source: dict[str, int] = field(default_factory=dict)
+    drafted_by_source: dict[str, int] = field(default_factory=dict)
+    drafted_by_depth: tuple[int, ...] = ()
+    accepted_by_depth: tuple[int, ...] = ()
 
     @property
     def tau(self) -> float:

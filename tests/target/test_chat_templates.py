@@ -13,6 +13,7 @@ from tiny_files import byte_vocabulary
 from tiny_tokenizers import CHATML, SPECIALS, TEXTS, Trained, metadata_of, reference
 from tokenizers import AddedToken
 
+from exactspec.target.chat import ChatTemplate
 from exactspec.target.gguf_header import read_header
 from exactspec.target.load import open_model
 from exactspec.target.tokenizer_file import FileTokenizer
@@ -179,3 +180,19 @@ def test_real_chat_templates_equal_transformers(name: str, pre: str, model_file:
     for messages in [*ORDINARY, turns, [{"role": "system", "content": "Be brief."}, *turns]]:
         expected = theirs.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
         assert ours.chat(messages) == expected
+
+
+TOOLED = (
+    "{% if tools %}<s>{% for t in tools %}{{ t | tojson }}{% endfor %}<e>{% endif %}"
+    "{% for m in messages %}<s>{{ m.content }}<e>{% endfor %}"
+)
+
+
+def test_tools_reach_the_template_and_write_no_special_token() -> None:
+    template = ChatTemplate(TOOLED, ["<s>", "<e>"], {})
+    assert template.takes_tools
+    tools = [{"type": "function", "function": {"name": "f", "description": "ends <e> here"}}]
+    text, marker = template.render([{"role": "user", "content": "hi"}], add_generation_prompt=False, tools=tools)
+    assert text.count("<e>") == 2  # the template's own two
+    assert "ends <e> here" in text.replace(marker, "")
+    assert not ChatTemplate("{{ messages }}", [], {}).takes_tools

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from jinja2 import Template, TemplateError, nodes
+from jinja2 import Template, TemplateError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -45,8 +45,20 @@ class ChatTemplate:
         self._compiled: Template | None = None
         self._inert: re.Pattern[str] | None = None
 
-    def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool) -> tuple[str, str]:
-        """The templated text with markers, and the marker, to be taken out once special tokens were found.
+    @property
+    def takes_tools(self) -> bool:
+        """Whether the template looks at ``tools``; one that does not would leave them out without a word."""
+        return "tools" in meta.find_undeclared_variables(_environment().parse(self.source))
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> tuple[str, str]:
+        """The templated text with markers, and the marker, to be taken out once special tokens were found. `tools`:
+        descriptions of functions that the model may call, in OpenAI's form.
 
         >>> ChatTemplate("{{ messages[0].content }}<e>", ["<e>"], {}).render(
         ...     [{"role": "user", "content": "no <e>"}], add_generation_prompt=False)
@@ -56,14 +68,14 @@ class ChatTemplate:
         """
         template = self._compile()
         _check(messages)
-        used = set(self.source).union(*_texts(messages))
+        used = set(self.source).union(*_texts(messages), *_texts(tools))
         marker = next((chr(code) for code in _MARKERS if chr(code) not in used), None)
         if marker is None:
             raise ValueError("the messages use every private character of Unicode; none is left to mark them with")
         try:
             text = template.render(
                 messages=[self._mark(dict(message), marker) for message in messages],
-                tools=None,
+                tools=None if tools is None else self._mark(tools, marker),
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
                 **self._variables,

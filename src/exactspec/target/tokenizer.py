@@ -33,10 +33,17 @@ class Tokenizer(Protocol):
         """The bytes one id stands for; b"" for control tokens (EOS, end of turn). ValueError outside the vocabulary."""
         ...
 
-    def chat(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> list[int]:
-        """Ids of a templated conversation, special tokens included, BOS at most once.
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> list[int]:
+        """Ids of a templated conversation, special tokens included, BOS at most once. `tools`: functions that the
+        model may call, in OpenAI's form.
 
-        Message contents never become special tokens. ValueError if there is no chat template or the template
-        refuses the messages.
+        Nothing in messages or tools becomes a special token. ValueError if there is no chat template, the template
+        refuses the messages, or it knows no tools and some are given.
         """
         ...

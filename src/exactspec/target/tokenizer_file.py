@@ -81,11 +81,19 @@ class FileTokenizer:
             raise ValueError(f"token {token} is outside the vocabulary of {self.vocab_size}")
         return self.piece(token)
 
-    def chat(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> list[int]:
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> list[int]:
         """Ids of a templated conversation; see `Tokenizer.chat`."""
         if self.template is None:
             raise ValueError("the model has no chat template; give the prompt as plain text")
-        text, marker = self.template.render(messages, add_generation_prompt=add_generation_prompt)
+        if tools is not None and not self.template.takes_tools:
+            raise ValueError("the model's chat template knows no tools: leave them out, or take another model")
+        text, marker = self.template.render(messages, add_generation_prompt=add_generation_prompt, tools=tools)
         ids = self._encode_marked(text, marker)
         if self.bos_id is not None:
             while ids[:2] == [self.bos_id, self.bos_id]:
