@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from exactspec.draft_names import model_draft
 from exactspec.params import Speculation
 from exactspec.tree import DraftTree
 
@@ -219,6 +220,10 @@ def choose_batch(
 def make_budget(speculation: Speculation, *, cost: Cost | None = None) -> Budget:
     """A new budget for one request: `none` never drafts, `copyspec` verifies its whole block, `copy` takes the
     nodes that pay, `auto` pauses after misses as well."""
+    asked = model_draft(speculation.draft)
+    if asked is not None and (speculation.draft_length or asked.first):
+        # Published protocols verify whatever is drafted; a model's trees choose for themselves what pays.
+        return FixedBudget(speculation.max_nodes)
     match speculation.draft:
         case "none":
             return FixedBudget(0)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, overload
 
 from exactspec.budget import Cost
+from exactspec.draft_names import models_of
 from exactspec.drafters import make_drafter
 from exactspec.drafters.base import Drafter
+from exactspec.drafters.model import ModelDrafter
 from exactspec.drafters.store import Stores
 from exactspec.drafting import Drafting, check_drafter
 from exactspec.grammars import Grammars
@@ -35,7 +36,8 @@ class Engine:
     `draft`: how to draft, a value of `Speculation.draft` or an own `Drafter`; None takes `speculation.draft`, which
     is "copy" by default. `speculation`: the other drafting options. `prefill_chunk`: prompt rows in one forward; a
     request can be cancelled between chunks. `cost`: of the target's rows, for the budget of drafts (None: the built-in
-    table; `from_pretrained` measures it once a machine). None of them can change a token.
+    table; `from_pretrained` measures it once a machine). `draft_models`: models to draft with, by the names that
+    ``model:NAME`` gives them. None of them can change a token.
     Raises ValueError on an unknown draft, a drafter without the methods of one, a target whose cache cannot be
     rewound, or a chunk below 1.
 
@@ -52,6 +54,7 @@ class Engine:
         speculation: Speculation | None = None,
         prefill_chunk: int = PREFILL_CHUNK,
         cost: Cost | None = None,
+        draft_models: Mapping[str, ModelDrafter] | None = None,
     ) -> None:
         if prefill_chunk < 1:
             raise ValueError(f"prefill_chunk must be >= 1, got {prefill_chunk}")
@@ -68,6 +71,8 @@ class Engine:
         self.cost = cost
         self.grammars = Grammars(tokenizer, vocab_size=target.vocab_size)
         self._stores = Stores()
+        self._models = {"": ModelDrafter(target, tokenizer, cost=cost), **(draft_models or {})}
+        make_drafter(self.speculation, models=self._models)  # a model that is not there is missed now
         self._turns = Turns()
 
     @classmethod
@@ -82,6 +87,7 @@ class Engine:
         cache_dtype: str = DEFAULT_CACHE_DTYPE,
         dtype: str | None = None,
         device: str | None = None,
+        draft_models: Sequence[str] = (),
         progress: Callable[[str], None] | None = None,
     ) -> Engine:
         """An engine on a model given by name, path (GGUF file, safetensors folder) or Hugging Face id; ``hf:`` before a
@@ -90,48 +96,32 @@ class Engine:
         `threads`: None takes all cores that this process may use. `context`: longest context in tokens; None takes
         what the model states. `cache_dtype`: of keys and values, "bfloat16", "float32" or "int8". `device`: "cpu"
         (None), or "cuda" or "cuda:N" for a GPU, where keys and values are float32 (docs/gpu.md). `dtype` ("float32",
-        "bfloat16"): for ``hf:`` models alone. `progress`: called with a line of text for each slow part.
+        "bfloat16"): for ``hf:`` models alone. `draft_models`: further models to draft with, by name (that of a `draft`
+        ``model:NAME`` is opened anyway), with the same options. `progress`: called with a line of text for each slow
+        part.
         Raises ValueError if the model or the device cannot be used or, with the figures, if memory is too small.
         """
         from exactspec.drafters.copying.load import prepare
-        from exactspec.measured_cost import kept_cost
-        from exactspec.memory import require_memory
-        from exactspec.target.cuda.open import check_device, open_cuda
-        from exactspec.target.exact import ExactTarget
-        from exactspec.target.hub import ModelStore
-        from exactspec.target.load import HF_PREFIX, open_float, open_model
-        from exactspec.target.named import NAMED_MODELS
-        from exactspec.target.packed_store import PackedStore
+        from exactspec.opening import Options, open_models
 
-        if name.startswith(HF_PREFIX):
-            if cache_dtype != DEFAULT_CACHE_DTYPE:
-                raise ValueError(f"{name}: keys and values have the model's dtype; leave cache_dtype as it is")
-            options: dict[str, Any] = {"dtype": dtype, "device": device, "threads": threads, "context": context}
-            return cls(*open_float(name, **options, progress=progress), draft=draft, speculation=speculation)
-        if dtype is not None:
-            raise ValueError(f"dtype is for models run through transformers: hf:{name}")
-        if (named := NAMED_MODELS.get(name)) is not None and not named.runnable:
-            raise ValueError(f"{name}: {named.note}")  # said before a download, not after it
-        check_device(device, cache_dtype)
-        tell = None if progress is None else _Milestones(progress)
-        found = ModelStore().resolve(name, progress=tell)
-        on_gpu = device is not None and device != "cpu"
-        store = None if on_gpu else PackedStore()  # packed for the CPU's kernels
-        model = open_model(found.path, sha256=found.sha256, packed=store)
-        with closing(model.source) as source:
-            target: Target
-            cost = None
-            if on_gpu:
-                target = open_cuda(source, device=device or "cuda", context=context, progress=progress)
-            else:
-                require_memory(source.config, context=context, cache_dtype=cache_dtype)
-                target = exact = ExactTarget(
-                    source, threads=threads, context=context, cache_dtype=cache_dtype, progress=progress
-                )
-                cost = kept_cost(exact, threads=exact.threads, progress=progress)
-        if (draft or (speculation or Speculation()).draft) in COMPILED_DRAFTS:
+        chosen = speculation or Speculation()
+        if isinstance(draft, str):
+            chosen = replace(chosen, draft=draft)  # refused before anything is opened
+        names = (*models_of(chosen.draft), *draft_models)
+        options = Options(
+            threads=threads, context=context, cache_dtype=cache_dtype, dtype=dtype, device=device, progress=progress
+        )
+        target, drafters = open_models(name, names, options)
+        if chosen.draft in COMPILED_DRAFTS:
             prepare(progress)
-        return cls(target, model.tokenizer, draft=draft, speculation=speculation, cost=cost)
+        return cls(
+            target.target,
+            target.tokenizer,
+            draft=draft,
+            speculation=speculation,
+            cost=target.cost,
+            draft_models=drafters,
+        )
 
     @property
     def identity(self) -> str:
@@ -249,7 +239,7 @@ class Engine:
     def _drafting(self, speculation: Speculation | None) -> Drafting:
         own = self._own_drafter if speculation is None else None
         chosen = speculation or self.speculation
-        drafter = own or make_drafter(chosen, stores=self._stores)
+        drafter = own or make_drafter(chosen, stores=self._stores, models=self._models)
         return Drafting(drafter, chosen, vocab_size=self.target.vocab_size, cost=self.cost)
 
     def _stream(
@@ -269,17 +259,3 @@ class Engine:
 
 def _release(request: Request, completion: Completion) -> None:
     request.drafting.close()
-
-
-class _Milestones:
-    """Turns a byte count into a line of text per task and per tenth of it."""
-
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
-        self._last: tuple[str, int] | None = None
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        tenth = 10 * done // total if total > 0 else 0
-        if (what, tenth) != self._last:
-            self._last = (what, tenth)
-            self._tell(f"{what}: {10 * tenth}% of {total / 1e6:.0f} MB" if total > 0 else what)

@@ -62,8 +62,10 @@ def require_memory(
     context: int | None = None,
     cache_dtype: str = DEFAULT_CACHE_DTYPE,
     available: int | None = None,
+    beside: int = 0,
 ) -> MemoryNeed:
-    """The need, or ValueError with the figures if it exceeds what is available.
+    """The need, or ValueError with the figures if it exceeds what is available. `beside`: bytes that other models which
+    are about to be loaded need.
 
     `context` None: what the model states. `available` in bytes; None asks the machine, and an unknown answer refuses
     nothing.
@@ -71,8 +73,13 @@ def require_memory(
     tokens = config.max_position if context is None else min(context, config.max_position)
     need = estimate(config, context=tokens, cache_dtype=cache_dtype)
     have = available_memory() if available is None else available
-    if have is None or need.total <= have:
+    if have is None or need.total + beside <= have:
         return need
+    if beside:
+        raise ValueError(
+            f"the draft model does not fit into memory: {_gb(need.total)} beside the {_gb(beside)} of the others,"
+            f" available {_gb(have)}; set a shorter context, take a smaller model, or leave the draft model out"
+        )
     fixed = need.weights + need.scratch
     fits = (have - fixed) * tokens // need.cache
     advice = f"set the context to at most {fits} tokens" if fits >= 512 else "take a smaller model or free memory"

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from exactspec.constraint import Constraint
-
-DRAFTS = ("none", "copyspec", "copy", "auto")
-"""Values of `draft` that this version knows."""
+from exactspec.draft_names import DRAFTS as DRAFTS
+from exactspec.draft_names import check_draft
 
 
 def _require(ok: bool, message: str) -> None:
@@ -99,10 +98,12 @@ class SamplingParams:
 class Speculation:
     """How to draft. No field can change the output, only the speed.
 
-    `draft`: one of `DRAFTS`. `max_nodes`: most drafted tokens verified in one step. `min_match`: shortest match
-    the `copy` drafter copies from, in tokens. `gamma`, `block`: match length and draft length of the `copyspec`
-    rule (arXiv 2502.08923). `store`: name of a store of texts that the engine's requests of that name share and copy
-    from ("": none); `store_bytes`: the most it may hold, fixed by the first request that names it.
+    `draft`: one of `DRAFTS`, or a name with a model in it (`exactspec.draft_names`). `max_nodes`: most drafted tokens
+    verified in one step. `min_match`: shortest match the `copy` drafter copies from, in tokens. `gamma`, `block`: match
+    length and draft length of the `copyspec` rule (arXiv 2502.08923). `draft_length`: where a model drafts, tokens of every
+    draft, a chain, as published protocols have it; 0: trees, as deep and as often as pays. `store`: name of a store of
+    texts that the engine's requests of that name share and copy from ("": none); `store_bytes`: the most it may hold,
+    fixed by the first request that names it.
     Raises ValueError, naming the field.
     """
 
@@ -111,15 +112,18 @@ class Speculation:
     min_match: int = 2
     gamma: int = 3
     block: int = 10
+    draft_length: int = 0
     store: str = ""
     store_bytes: int = 16_000_000
 
     def __post_init__(self) -> None:
-        _require(self.draft in DRAFTS, f"draft must be one of {', '.join(DRAFTS)}, got {self.draft!r}")
+        check_draft(self.draft)
         for name in ("max_nodes", "min_match", "gamma", "block"):
             value = getattr(self, name)
             ok = isinstance(value, int) and 1 <= value <= 1024
             _require(ok, f"{name} must be an integer in [1, 1024], got {value!r}")
+        ok = isinstance(self.draft_length, int) and 0 <= self.draft_length <= 64
+        _require(ok, f"draft_length must be an integer in [0, 64], got {self.draft_length!r}")
         _require(isinstance(self.store, str), f"store must be a name, got {self.store!r}")
         ok = isinstance(self.store_bytes, int) and 1000 <= self.store_bytes <= 2**32
         _require(ok, f"store_bytes must be an integer in [1000, 2**32], got {self.store_bytes!r}")

@@ -3,6 +3,7 @@
     plain                          no drafts; `none` is the same
     copy, copyspec, auto, ...      a draft mode
     model:NAME                     a smaller model drafts; the engine is opened with it
+    copyspec+model:NAME@draft_length=4   the rule of CopySpec, else 4 tokens of the model
     copyspec@gamma=5@block=8       a mode with fields of `Speculation`
     llama.cpp                      llama.cpp, one token a step
     llama.cpp:lookup-10            with the prompt lookup of its Python binding, drafts of at most 10 tokens
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from exactspec.draft_names import model_draft
 from exactspec.params import Speculation
 
 PLAIN = "none"
@@ -23,7 +25,6 @@ PEER = "llama.cpp"
 LOOKUPS = (2, 10)
 """Draft lengths that llama-cpp-python names for its prompt lookup: 10 by default, 2 for machines without a GPU."""
 PEER_ARMS = (PEER, *(f"{PEER}:lookup-{tokens}" for tokens in LOOKUPS))
-_MODEL = "model:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,8 @@ class Arm:
     @property
     def drafter_model(self) -> str:
         """The model that drafts, "" if none."""
-        draft = "" if self.speculation is None else self.speculation.draft
-        return draft.removeprefix(_MODEL) if draft.startswith(_MODEL) else ""
+        asked = None if self.speculation is None else model_draft(self.speculation.draft)
+        return "" if asked is None else asked.model
 
 
 def parse_arm(word: str) -> Arm:

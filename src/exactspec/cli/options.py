@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from exactspec.cli.services import CliError, EngineLike, Services
-from exactspec.params import DRAFTS, SamplingParams, Speculation
+from exactspec.draft_names import DRAFTS, MODEL_FORMS
+from exactspec.params import SamplingParams, Speculation
 from exactspec.target.cache_types import CACHE_TYPES
 
 Model = Annotated[
@@ -21,7 +22,8 @@ Model = Annotated[
     ),
 ]
 Draft = Annotated[
-    str, typer.Option("--draft", metavar="|".join(DRAFTS), help="How to draft. Never changes the answer.")
+    str,
+    typer.Option("--draft", metavar="|".join((*DRAFTS, *MODEL_FORMS)), help="How to draft. Never changes the answer."),
 ]
 MaxNodes = Annotated[int, typer.Option("--max-nodes", metavar="N", help="Most drafted tokens verified in one step.")]
 MaxTokens = Annotated[

@@ -71,7 +71,7 @@ class EngineLike(Protocol):
 
 
 class OpenEngine(Protocol):
-    """Loads a model by name; `progress` receives one-line notes while it does."""
+    """Loads a model by name, and models that draft for it; `progress` receives one-line notes while it does."""
 
     def __call__(
         self,
@@ -84,6 +84,7 @@ class OpenEngine(Protocol):
         progress: Callable[[str], None],
         dtype: str | None = None,
         device: str | None = None,
+        draft_models: Sequence[str] = (),
     ) -> EngineLike: ...
 
 
@@ -97,6 +98,7 @@ def open_engine(
     progress: Callable[[str], None],
     dtype: str | None = None,
     device: str | None = None,
+    draft_models: Sequence[str] = (),
 ) -> EngineLike:
     """The real engine. Imported here: numba and the kernels must not slow down ``--help``."""
     from exactspec.engine import Engine
@@ -109,6 +111,7 @@ def open_engine(
         cache_dtype=cache_dtype,
         dtype=dtype,
         device=device,
+        draft_models=draft_models,
         progress=progress,
     )
 

@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from exactspec.target.chat import ChatTemplate, check_text
 
 # Texts of control tokens that end an answer, the list llama.cpp keeps (``llama_vocab``, special_eog_ids): a file names
@@ -45,9 +48,22 @@ class Control:
     rstrip: bool = False
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenTable:
+    """All tokens as their file has them, so that two vocabularies of one `form` are compared at once. `texts` uint8:
+    one behind the other; that of id i ends at ``ends[i]`` (int64). `kinds` uint8: what decides which bytes a text
+    means."""
+
+    form: str
+    texts: npt.NDArray[np.uint8]
+    ends: npt.NDArray[np.int64]
+    kinds: npt.NDArray[np.uint8]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FileTokenizer:
-    """A `Tokenizer`. `piece`: the bytes of one id of `vocab_size`. `controls`: the special tokens."""
+    """A `Tokenizer`. `piece`: the bytes of one id of `vocab_size`. `controls`: the special tokens. `table`: the whole
+    vocabulary, where it is at hand."""
 
     encoder: Encoder
     piece: Callable[[int], bytes]
@@ -56,6 +72,7 @@ class FileTokenizer:
     eos_ids: frozenset[int]
     bos_id: int | None
     template: ChatTemplate | None
+    table: TokenTable | None = None
     _search: re.Pattern[str] | None = field(init=False)
     _ids: Mapping[str, int] = field(init=False)
 
@@ -74,6 +91,11 @@ class FileTokenizer:
         """Ids of plain text; see `Tokenizer.encode`. ValueError if it is not valid Unicode."""
         check_text(text)
         return self.encoder(text, first=True) if text else []
+
+    def encode_inner(self, text: str) -> list[int]:
+        """As `encode`, for text that does not stand at the start: no space is put in front."""
+        check_text(text)
+        return self.encoder(text, first=False) if text else []
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes one id stands for, b"" for control tokens and unused ids."""

@@ -19,7 +19,15 @@ from exactspec.target.byte_level import byte_alphabet, byte_of, decode, encoded
 from exactspec.target.chat import ChatTemplate
 from exactspec.target.pretokenize import pre_tokenizer
 from exactspec.target.sentencepiece_bpe import SPACE, SentencePieceBpe
-from exactspec.target.tokenizer_file import END_TEXTS, Control, Encoder, FileTokenizer, end_ids, looks_special
+from exactspec.target.tokenizer_file import (
+    END_TEXTS,
+    Control,
+    Encoder,
+    FileTokenizer,
+    TokenTable,
+    end_ids,
+    looks_special,
+)
 
 _PREFIX = "tokenizer.ggml."
 _SPECIAL_VARIABLES = {
@@ -145,6 +153,12 @@ def tokenizer_of(vocabulary: GgufVocabulary) -> FileTokenizer:
         controls=controls,
         eos_ids=frozenset(vocabulary.eos_ids),
         bos_id=vocabulary.bos_id,
+        table=TokenTable(
+            "scored" if vocabulary.merges is None else "byte-level",
+            vocabulary.texts,
+            vocabulary.ends,
+            vocabulary.kinds,
+        ),
         template=None
         if vocabulary.template is None
         else ChatTemplate(

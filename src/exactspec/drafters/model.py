@@ -1,0 +1,257 @@
+"""Drafting with another model: a smaller one of the same family, as a rule, one forward a level of the tree.
+
+The model has a cache of its own for every request. Before it proposes, the cache is cut to what it shares with the
+history and fed what is missing, so a rejected draft costs no more than the tokens that came instead. What it proposes
+are the likeliest continuations by its own probabilities: softmax over its best `Target.top_k` logits, multiplied
+along the path.
+
+A long prompt is read in chunks, one a step, while the target decodes plainly: a request can be cancelled between them.
+This is counted in the decode time, as all preparation of drafters is. Past the model's own context nothing is
+proposed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from exactspec.budget import Cost
+from exactspec.drafters.base import Context, DraftBudget, State, Verified
+from exactspec.drafters.growing import Growth, Row, Shape, probabilities
+from exactspec.drafters.pays import ModelTimes, Pays
+from exactspec.drafters.reading import SOURCE, Reading, SameTokens
+from exactspec.drafters.vocabularies import first_difference
+from exactspec.target.base import Cache, IntArray, Segment, Target, Want
+from exactspec.target.tokenizer import Tokenizer
+from exactspec.tree import DraftTree
+
+CHUNK = 256
+"""Most tokens of a history that are read in one step."""
+
+WIDTH = 3
+CHILDREN = 4
+MOST_LEVELS = 16
+
+
+@dataclass(slots=True)
+class _Call:
+    """A proposal whose step has not come back yet. `end`: when it was handed over."""
+
+    tree: DraftTree
+    levels: int
+    draft_s: float
+    end: float
+
+
+@dataclass(slots=True)
+class _State:
+    """One request. `known`: what the model's cache holds; its first `agreed` tokens are those of ``reading.ids``."""
+
+    cache: Cache
+    reading: Reading
+    pays: Pays
+    known: list[int] = field(default_factory=list)
+    agreed: int = 0
+    call: _Call | None = None
+    asked: float = 0.0  # when the last proposal was handed over, a draft or not
+
+
+class ModelDrafter:
+    """A `Drafter` over any `Target`.
+
+    `model`, `tokenizer`: the drafting model. `target_tokenizer`: that of the target it drafts for (None: the same).
+    `length`: chains of that many tokens at every step, however likely, as published protocols draft; None: trees, as
+    deep and as often as pays by measured times. `row_s`, `cost`: seconds of the model's forward of one row, and the
+    cost of more relative to it; a first guess, for all times are measured while it runs. `clock`: for tests.
+
+    Instances hold no request's data. Thread-safe as far as the model is: its forwards are made one at a time.
+    Raises ValueError if the two tokenizers' texts differ (naming the first id), or `length` is below 1.
+    """
+
+    def __init__(
+        self,
+        model: Target,
+        tokenizer: Tokenizer,
+        *,
+        target_tokenizer: Tokenizer | None = None,
+        length: int | None = None,
+        row_s: float | None = None,
+        cost: Cost | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        if length is not None and length < 1:
+            raise ValueError(f"length must be at least 1, got {length}")
+        self.model = model
+        self.tokenizer = tokenizer
+        self.length = length
+        self._target_tokenizer = tokenizer if target_tokenizer is None else target_tokenizer
+        self.difference = None if target_tokenizer is None else first_difference(tokenizer, target_tokenizer)
+        if self.difference is not None:
+            raise ValueError(f"the vocabularies differ: {self.difference}")
+        self._times = ModelTimes(row_s=row_s, cost=cost)
+        self._clock = clock
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        return SOURCE
+
+    def with_length(self, length: int | None) -> ModelDrafter:
+        """The same model, drafting chains of that length (None: trees)."""
+        if length == self.length:
+            return self
+        twin = ModelDrafter(
+            self.model,
+            self.tokenizer,
+            target_tokenizer=self._target_tokenizer,
+            length=length,
+            clock=self._clock,
+        )
+        twin._times, twin._lock = self._times, self._lock
+        return twin
+
+    # -- the seam --------------------------------------------------------------------------------------------------
+
+    def begin(self, context: Context) -> State:
+        state = _State(self.model.new_cache(), self._reading(), Pays())
+        state.reading.append(context.tokens.tolist())
+        return state
+
+    def propose(self, state: State, budget: DraftBudget) -> DraftTree:
+        s: _State = state
+        start = self._clock()
+        s.call = None
+        tree, levels = DraftTree.empty(), 0
+        s.pays.costs(budget.cost, budget.plain_s)
+        if s.reading.ready and (self.length is not None or s.pays.call()):
+            tree, levels = self._draft(s, budget)
+        s.asked = self._clock()
+        if levels:
+            s.call = _Call(tree, levels, s.asked - start, s.asked)
+        return tree
+
+    def call_s(self, state: State, budget: DraftBudget) -> float:
+        """Seconds that `propose` will probably take."""
+        s: _State = state
+        missing = min(CHUNK, max(1, len(s.reading.ids) - s.agreed))
+        return self._times.call_s(min(self.length or s.pays.levels, budget.max_depth), missing=missing)
+
+    def commit(self, state: State, verified: Verified) -> None:
+        s: _State = state
+        if len(verified.rows):
+            self._learn(s, verified, self._clock() - s.asked)
+        s.agreed = min(s.agreed, s.reading.settled)
+        s.reading.append(verified.tokens.tolist())
+
+    def truncate(self, state: State, n: int) -> None:
+        s: _State = state
+        s.reading.truncate(n)
+        s.agreed = min(s.agreed, s.reading.settled)
+        s.call = None
+
+    def fork(self, state: State) -> State:
+        s: _State = state
+        return _State(s.cache.fork(), s.reading.fork(), Pays(), s.known.copy(), s.agreed)
+
+    def close(self, state: State) -> None:
+        s: _State = state
+        s.cache = self.model.new_cache()
+        s.reading, s.known, s.agreed, s.call = self._reading(), [], 0, None
+
+    # -- a draft ---------------------------------------------------------------------------------------------------
+
+    def _reading(self) -> Reading:
+        return SameTokens(known=self.model.vocab_size, offered=self._target_tokenizer.vocab_size)
+
+    def _draft(self, s: _State, budget: DraftBudget) -> tuple[DraftTree, int]:
+        """A tree, and the levels it took (0: the model was not asked)."""
+        ids = s.reading.ids
+        room = self.model.max_length - len(ids)  # nodes that may be asked below the root
+        if not ids or room < 0:
+            return DraftTree.empty(), 0
+        root = self._catch_up(s)
+        if root is None:
+            return DraftTree.empty(), 0
+        growth = Growth(s.cache, ids[-1], self._ask(level=1), self._shape(budget, room), self._worth(s))
+        tree = s.reading.translate(growth.run(root))
+        s.known[len(ids) - 1 :] = growth.spine_tokens
+        s.agreed = len(ids) - 1 if not growth.spine_tokens else len(ids)
+        return tree.prune(max_nodes=budget.max_nodes, max_depth=budget.max_depth), 1 + growth.levels
+
+    def _shape(self, budget: DraftBudget, room: int) -> Shape:
+        ends = self.tokenizer.eos_ids
+        if self.length is not None:
+            levels = min(self.length, budget.max_depth, budget.max_nodes) - 1
+            return Shape(levels=min(levels, room), width=1, children=1, leaves=ends, fixed=True)
+        levels = min(MOST_LEVELS, budget.max_depth - 1, room)
+        return Shape(levels=levels, width=WIDTH, children=CHILDREN, leaves=ends)
+
+    def _worth(self, s: _State) -> Callable[[float, int], bool]:
+        return lambda mass, rows: s.pays.another_level(mass, rows, self._times.forward_s(rows))
+
+    def _catch_up(self, s: _State) -> Row | None:
+        """Cut the cache to what agrees with the history and feed the rest, or a chunk of it. What follows the
+        history; None while there is more to read."""
+        ids, known = s.reading.ids, s.known
+        common = s.agreed
+        most = min(len(known), len(ids) - 1)  # the last one is read anew: its row is wanted
+        common = min(common, most)
+        while common < most and known[common] == ids[common]:
+            common += 1
+        s.cache.truncate(common)
+        del known[common:]
+        last = len(ids) - common <= CHUNK
+        missing = ids[common:] if last else ids[common : common + CHUNK]
+        segment = Segment.chain(s.cache, missing, Want.TOPK if last else Want.NONE, last_only=True)
+        found = self._ask(level=0)(segment, [len(missing) - 1] if last else [])
+        s.cache.keep(range(len(missing)))
+        known += missing
+        s.agreed = len(known)
+        return found[0] if last else None
+
+    def _ask(self, *, level: int) -> Callable[[Segment, Sequence[int]], list[Row]]:
+        """Forwards of one call, the first of which is its `level`-th; times are recorded by level."""
+
+        def forward(segment: Segment, asked: Sequence[int]) -> list[Row]:
+            nonlocal level
+            with self._lock:  # rows are views: valid until the model's next forward
+                start = self._clock()
+                (rows,) = self.model.forward([segment])
+                if level or len(segment.tokens) <= 4:
+                    self._times.record(level, len(segment.tokens), self._clock() - start)
+                found = [(rows.topk_ids[row].tolist(), probabilities(rows.topk_logits[row])) for row in asked]
+            level += 1
+            return found
+
+        return forward
+
+    # -- what came of it -------------------------------------------------------------------------------------------
+
+    def _learn(self, s: _State, verified: Verified, seconds: float) -> None:
+        if s.call is None:
+            if not len(verified.tree):
+                s.pays.plain(seconds)
+            return
+        tree, call = s.call.tree, s.call
+        s.call = None
+        s.pays.drafted(
+            levels=call.levels,
+            draft_s=call.draft_s,
+            verify_s=seconds,
+            rows=len(verified.tree) + 1,
+            promised=float(tree.score.sum()),
+            agreed=_agreed(tree, verified.tokens),
+        )
+
+
+def _agreed(tree: DraftTree, tokens: IntArray) -> int:
+    """Nodes of `tree` on the path that `tokens` take."""
+    node, depth = -1, 0
+    for token in tokens.tolist():
+        child = tree.child(node, token)
+        if child is None:
+            break
+        node, depth = child, depth + 1
+    return depth
