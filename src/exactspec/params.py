@@ -100,10 +100,10 @@ class Speculation:
 
     `draft`: one of `DRAFTS`, or a name with a model in it (`exactspec.draft_names`). `max_nodes`: most drafted tokens
     verified in one step. `min_match`: shortest match the `copy` drafter copies from, in tokens. `gamma`, `block`: match
-    length and draft length of the `copyspec` rule (arXiv 2502.08923). `draft_length`: where a model drafts, tokens of every
-    draft, a chain, as published protocols have it; 0: trees, as deep and as often as pays. `store`: name of a store of
-    texts that the engine's requests of that name share and copy from ("": none); `store_bytes`: the most it may hold,
-    fixed by the first request that names it.
+    length and draft length of the `copyspec` rule (arXiv 2502.08923). `draft_length`: where a model drafts, the tokens
+    of every draft, a chain, as published protocols have it; 0: trees, as deep and as often as pays. `store`: name of a
+    store of texts that the engine's requests of that name share and copy from ("": none); `store_bytes`: the most it
+    may hold, fixed by the first request that names it.
     Raises ValueError, naming the field.
     """
 

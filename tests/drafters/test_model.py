@@ -104,7 +104,10 @@ def test_09_the_target_as_its_own_drafter_is_never_rejected(length: int, prompt:
     engine = Engine(hash_target(order=None), TOKENIZER)
     ids = list(itertools.islice(itertools.cycle(PROMPT), prompt))
     done = engine.generate(
-        ids, SamplingParams(max_tokens=64), speculation=Speculation(draft="self", draft_length=length), record_steps=True
+        ids,
+        SamplingParams(max_tokens=64),
+        speculation=Speculation(draft="self", draft_length=length),
+        record_steps=True,
     )
     assert done.metrics.num_accepted_tokens == done.metrics.num_draft_tokens
     for step in done.steps[:-1]:
