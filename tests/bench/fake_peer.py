@@ -17,6 +17,16 @@ def answer(request: dict, filled: dict[int, int]) -> dict:
         return {"seconds": [0.5 * count for count in request["counts"]], "length": request["context"] + leak}
     if request["do"] == "prefill":
         return {"seconds": len(request["ids"]) / request["batch"]}
+    if request["do"] == "replay":
+        steps = len(request["output"]) if not request["rule"] else 1
+        return {
+            "prefill_s": 0.0 if request["held"] else 0.25,
+            "decode_s": 0.5 * steps,
+            "num_steps": steps,
+            "num_draft_tokens": request["most"],
+            "num_accepted_tokens": len(request["output"]) - steps,
+            "agreed": 1,
+        }
     ids = [request["ids"][-1] + 1 + i for i in range(request["tokens"])]
     return {"token_ids": ids, "prefill_s": 0.25, "decode_s": 0.5 * len(ids)}
 

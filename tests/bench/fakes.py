@@ -9,6 +9,7 @@ from typing import Any
 from scripted import ByteTokenizer
 
 from exactspec.params import SamplingParams, Speculation
+from exactspec.prompts import common_prefix
 from exactspec.results import Chunk, Completion, Metrics, TokenInfo
 
 
@@ -62,12 +63,45 @@ class FakeEngine:
     calls: list[tuple[str, int | None]] = field(default_factory=list)
     fail_after: int | None = None
     tokenizer: Any = field(default_factory=ByteTokenizer)
+    read: list[tuple[str, int]] = field(default_factory=list)
+    identity: str = "fake/1"
+
+    def session(self) -> FakeSession:
+        return FakeSession(self)
 
     def stream(self, prompt: Any, params: SamplingParams, *, speculation: Speculation | None = None) -> Iterator[Chunk]:
         assert speculation is not None
         if self.fail_after is not None and len(self.calls) >= self.fail_after:
             raise KeyboardInterrupt
         self.calls.append((speculation.draft, params.max_tokens))
+        yield from self.answer(params, speculation)
+
+    def answer(self, params: SamplingParams, speculation: Speculation) -> Iterator[Chunk]:
         ids = self.ids[speculation.draft][: params.max_tokens]
         yield Chunk("", tuple(TokenInfo(i, "") for i in ids))
         yield Chunk("", (), completion(ids, decode_s=self.s_per_token[speculation.draft] * len(ids)))
+
+
+@dataclass
+class FakeSession:
+    """Remembers what it holds; the engine's `read` gets (draft, ids computed) of every request."""
+
+    engine: FakeEngine
+    held: list[int] = field(default_factory=list)
+    closed: bool = False
+
+    def stream(self, prompt: Any, params: SamplingParams, *, speculation: Speculation | None = None) -> Iterator[Chunk]:
+        assert speculation is not None
+        assert not self.closed
+        common = common_prefix(self.held, prompt)
+        self.engine.read.append((speculation.draft, len(prompt) - common))
+        self.held = list(prompt)
+        if params.max_tokens == 1:
+            return self.engine.answer(params, Speculation(draft="none"))
+        return self.engine.stream(prompt, params, speculation=speculation)
+
+    def fork(self) -> FakeSession:
+        return FakeSession(self.engine, list(self.held))
+
+    def close(self) -> None:
+        self.closed = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from exactspec.bench.bars import Bench, demo_bar, propose_bar
 from exactspec.bench.propose import drafter_cost
 from exactspec.bench.provenance import collect
 from exactspec.bench.recorder import Recorder
+from exactspec.bench.speed_bars import Effort
 from exactspec.bench.store import ResultFile
 from exactspec.cli.main import main
 from exactspec.cli.services import Services
@@ -59,11 +61,11 @@ def test_copy_drafter_finds_what_comes_back() -> None:
 
 def _bench(engine: FakeEngine, path: Path) -> Bench:
     return Bench(
-        open_engine=lambda model: engine,
+        open_engine=lambda model, draft_models=(): engine,
         model_path=lambda model: Path(model),
         recorder=Recorder(ResultFile(path), lambda: collect(threads=1), lambda text: None),
         threads=1,
-        rounds=3,
+        effort=Effort(rounds=3),
     )
 
 
@@ -137,9 +139,50 @@ def test_run_and_table_commands(tmp_path: Path) -> None:
     assert _command("table", file, engine=engine)[1] == out
 
 
+def test_questions_are_run_and_resumed(tmp_path: Path) -> None:
+    ids = list(range(40, 80))
+    questions, file = tmp_path / "mt.jsonl", str(tmp_path / "r.jsonl")
+    rows = [{"question_id": i, "category": "ab"[i % 2], "turns": ["say it", "again"]} for i in range(4)]
+    questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["run", "-m", "fake", "--questions", str(questions), "--turns", "first,second", "--per-category", "1"]
+    words += ["--arms", "plain,auto", "--rounds", "2", "--max-tokens", "12", "--out", file]
+    engine = FakeEngine(ids={"none": ids, "auto": ids}, s_per_token={"none": 0.02, "auto": 0.01})
+    code, out, err = _command(*words, engine=engine)
+    assert code == 0, err
+    assert "(8/8, 0 s left)" in err
+    rows_of = [[cell.strip() for cell in line.split("|")[1:-1]] for line in out.splitlines() if "| fake" in line]
+    assert [row[1] for row in rows_of] == [
+        "mt first", "mt second", "mt first: a", "mt second: a", "mt first: b", "mt second: b",
+    ]  # fmt: skip
+    assert all(row[4] == ("4" if ":" not in row[1] else "2") for row in rows_of)
+    again = FakeEngine(ids={"none": ids, "auto": ids}, s_per_token={"none": 0.02, "auto": 0.01})
+    assert _command(*words, engine=again)[:2] == (0, out)
+    assert (again.calls, again.read) == ([], [])
+    assert _command("table", file, engine=engine)[1] == out
+    more = _command(*words, "--replay", engine=again)[1]
+    assert again.calls == []
+    assert more.count("| own ") == 4
+    assert "mt second" in more
+
+
+def test_bars_without_questions_are_left_out_or_refused(tmp_path: Path) -> None:
+    engine = FakeEngine(ids={"none": [1]}, s_per_token={"none": 1.0})
+    out = ["--out", str(tmp_path / "r.jsonl")]
+    code, _, err = _command("bars", "--only", "mt-second,edit-1k", *out, engine=engine)
+    assert (code, "mt-second need questions" in err) == (2, True)
+    code, _, err = _command("bars", "--questions", str(tmp_path / "none"), *out, engine=engine)
+    assert (code, "is no file" in err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["run", "--arms", "none,fast"], "draft must be one of"),
+        (["run", "--arms", "none,llama.cpp:ngram"], "is no arm"),
+        (["run", "--questions", "no-such-file"], "is no file"),
+        (["run", "--turns", "third"], "none of first"),
+        (["run", "--per-category", "0"], "--per-category must be at least 1"),
+        (["run", "--equal-rows"], "is for --replay"),
         (["run", "--workloads", "nothing"], "none of no_copy"),
         (["run", "--arms", "none,none"], "names one twice"),
         (["run", "--arms", "none"], "at least two draft modes"),

@@ -100,6 +100,36 @@ def test_interval_agrees_with_an_independent_bootstrap() -> None:
     assert paired_ratios(baseline.tolist(), arm.tolist()) == ours
 
 
+def test_rounds_of_one_prompt_are_no_independent_evidence() -> None:
+    """Ten rounds that agree, of two prompts that do not: the interval is as wide as the prompts are apart."""
+    arm = [1.0] * 20
+    baseline = [2.0] * 10 + [4.0] * 10
+    prompts = ["a"] * 10 + ["b"] * 10
+    found, blind = paired_ratios(baseline, arm, prompts=prompts), paired_ratios(baseline, arm)
+    assert (found.prompts, found.pairs, blind.prompts) == (2, 20, 20)
+    assert (found.totals.low, found.totals.high) == (2.0, 4.0)
+    assert (found.mean.low, found.mean.high) == (2.0, 4.0)
+    assert 2.3 < blind.totals.low < blind.totals.high < 3.7
+    # Rounds differ too: with one prompt, all of the interval is theirs.
+    noisy = np.random.default_rng(2).lognormal(1.0, 0.2, 15)
+    one = paired_ratios(noisy.tolist(), [1.0] * 15, prompts=["a"] * 15)
+    theirs = scipy_stats.bootstrap(
+        (noisy,), np.mean, n_resamples=4000, method="percentile", rng=np.random.default_rng(1)
+    ).confidence_interval
+    assert one.totals.low == pytest.approx(theirs.low, rel=0.02)
+    assert one.totals.high == pytest.approx(theirs.high, rel=0.02)
+    assert one.mean_of_ratios == pytest.approx(float(np.median(noisy)))
+    with pytest.raises(ValueError, match="pairs"):
+        paired_ratios([1.0], [1.0], prompts=["a", "b"])
+
+
+def test_prompts_with_fewer_rounds_weigh_as_much(tmp_path: Path) -> None:
+    found = paired_ratios([2.0, 2.0, 2.0, 4.0], [1.0] * 4, prompts=["a", "a", "a", "b"])
+    assert found.mean_of_ratios == pytest.approx(3.0)
+    assert found.ratio_of_totals == pytest.approx(10 / 4)
+    assert 2.0 <= found.mean.low < found.mean.high <= 4.0
+
+
 @pytest.mark.parametrize(("a", "b"), [([], []), ([1.0], [1.0, 2.0]), ([1.0], [0.0]), ([float("nan")], [1.0])])
 def test_bad_pairs_are_refused(a: list[float], b: list[float]) -> None:
     with pytest.raises(ValueError):

@@ -49,6 +49,19 @@ def test_rows_behind_contexts_and_prompts() -> None:
             peer.time_rows(7, (1,), [5])
 
 
+def test_replaying_our_answer() -> None:
+    with _peer("good") as peer:
+        plain = peer.replay([1, 2, 3], [7, 8, 9, 7])
+        assert plain.token_ids == (7, 8, 9, 7)
+        assert (plain.prefill_s, plain.decode_s, plain.s_per_token) == (0.25, 2.0, 0.5)
+        assert (plain.extra["tau"], plain.extra["choices_agree"]) == (1.0, 0.25)
+        drafted = peer.replay([1, 2, 3], [7, 8, 9, 7], rule="lookup", most=10, held=True)
+        assert (drafted.prefill_s, drafted.extra["tau"], drafted.extra["num_accepted_tokens"]) == (0.0, 4.0, 3)
+        assert peer.replay([1, 2, 3], []).token_ids == ()
+        with pytest.raises(ValueError, match="at least 2 ids"):
+            peer.replay([1], [2])
+
+
 def test_failures_are_one_line() -> None:
     with pytest.raises(PeerError, match="install the peers"):
         _peer("missing")
@@ -94,3 +107,24 @@ def test_llama_cpp_repeats_itself(named_model: Callable[[str], Path]) -> None:
             peer.decode(ids * 2, 6)
     with pytest.raises(PeerError, match="cannot load nothing"):
         LlamaCppPeer(Path("nothing.gguf"), threads=1, context=64)
+
+
+@pytest.mark.model
+@needs_llama_cpp
+def test_llama_cpp_says_what_it_is_told(named_model: Callable[[str], Path]) -> None:
+    ids, around = list(range(1000, 1032)), [5, 6, 7, 8, 9, 10, 11, 12] * 5
+    with LlamaCppPeer(named_model("smollm2-135m"), threads=1, context=80) as peer:
+        own = peer.decode(ids, 6).token_ids
+        plain = peer.replay(ids, own)
+        assert (plain.extra["choices_agree"], plain.extra["num_steps"]) == (1.0, 6)  # its own text: all its choices
+        for held in (False, True):
+            drafted = peer.replay(ids, own, rule="lookup", most=10, held=held)
+            assert drafted.extra["choices_agree"] == 1.0  # rows behind accepted and rejected drafts see the same text
+            assert 0 < drafted.extra["num_steps"] <= 6
+        # The first eight tokens occur nowhere before; then the drafts go round, once the rule's key has come again.
+        for rule, most, fewest, last in (("lookup", 10, 9, 13), ("simple", 48, 19, 22), ("mod", 64, 31, 34)):
+            other = peer.replay(ids, around, rule=rule, most=most)
+            assert other.token_ids == tuple(around)
+            steps, accepted = other.extra["num_steps"], other.extra["num_accepted_tokens"]
+            assert steps + accepted == len(around)
+            assert fewest <= steps <= last, rule

@@ -3,36 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol, cast
 
+from exactspec.bench import model_bar, replay_bars, speed_bars
 from exactspec.bench.asking import EngineLike
 from exactspec.bench.bar import Bar
 from exactspec.bench.case import Case
 from exactspec.bench.peers.llama_cpp import LlamaCppPeer
+from exactspec.bench.plan import Asked, prompt_once, recipe_cases
 from exactspec.bench.propose import DrafterCost, drafter_cost
 from exactspec.bench.recipes.materials import Materials
 from exactspec.bench.recorder import Recorder
-from exactspec.bench.report import latest, summarise
-from exactspec.bench.runner import measure, run_arms
+from exactspec.bench.report import latest
+from exactspec.bench.runner import contest, measure, run_arms
 from exactspec.bench.runtime_bars import LIMITS, RUNTIME_BARS, RuntimeEngine, RuntimeTools, runtime_bars
+from exactspec.bench.speed_bars import Effort
+from exactspec.bench.speed_up import speed_up_bar
 from exactspec.bench.store import Line
-from exactspec.bench.workloads import build, prompt_ids, workload_cases
+from exactspec.bench.workloads import prompt_ids
+from exactspec.budget import Cost
 from exactspec.drafters.base import Drafter
 from exactspec.params import SamplingParams
 from exactspec.target.tokenizer import Tokenizer
 
+STORIES = "stories"
 DEMO_MODEL = "smollm2-135m"
 PEER_MODELS = ("smollm2-135m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b")
 CONTROL_MODELS = ("smollm2-135m", "qwen2.5-coder-0.5b")
-BARS = ("demo", "propose", "controls", "peer", *RUNTIME_BARS)
+_OWN_BARS = ("demo", "propose", "controls", "peer")
+BARS = (*_OWN_BARS, *speed_bars.LIMITS, *model_bar.LIMITS, *replay_bars.LIMITS, *RUNTIME_BARS)
+QUESTION_BARS = (*speed_bars.NEED_QUESTIONS, *model_bar.LIMITS)
+PEER_BARS = ("peer", *speed_bars.NEED_PEER, "one-row", "prefill")
 
 DEMO_SPEED_UP = 3.0
 PEER_SPEED_UP = 1.0
 PROPOSE_US = 50.0
-CONTROL_SPEED_UP = 0.95
+CONTROL_SPEED_UP = 0.98
 
 _DEMO_TOKENS = 400
 _PEER_CONTEXT, _PEER_TOKENS, _PEER_ROUNDS = 512, 64, 9
@@ -41,21 +51,35 @@ _REPLAYED = 1024
 _CONTROL_TOKENS = 128
 _CONTROL_SIZES = (512, 2048)
 _CONTROL_SEEDS = (0, 1)
+_CONTROL_ROUNDS = 3
+_ROUNDS = 5
+_STORIES = (
+    "Write a story about a lighthouse keeper who finds a map in a bottle.",
+    "Write a story about two rival bakers in a small mountain town.",
+    "Write a story about a robot that learns to paint.",
+)
 
 
 class OpenEngine(Protocol):
-    def __call__(self, model: str) -> EngineLike: ...
+    def __call__(self, model: str, *, draft_models: Sequence[str] = ()) -> EngineLike: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """What the bars are measured with. `model_path`: the GGUF file of a named model. `rounds`: of every pair."""
+    """What the bars are measured with. `model_path`: the GGUF file of a named model. `effort`: how much is measured.
+    `rows_cost`: of an engine's target, None where none was measured."""
 
     open_engine: OpenEngine
     model_path: Callable[[str], Path]
     recorder: Recorder
     threads: int
-    rounds: int
+    effort: Effort = field(default_factory=Effort)
+    rows_cost: Callable[[EngineLike], Cost | None] = lambda engine: None
+
+    @property
+    def rounds(self) -> int:
+        """Of every pair of the oldest bars."""
+        return self.effort.rounds or _ROUNDS
 
     def record(self, bar: Bar) -> Bar:
         line = {"kind": "bar", **asdict(bar), "passed": bar.passed}
@@ -86,25 +110,47 @@ def all_bars(
                 ("controls", CONTROL_MODELS),
                 ("peer", PEER_MODELS),
                 *LIMITS.items(),
+                *speed_bars.LIMITS.items(),
+                *model_bar.LIMITS.items(),
+                *replay_bars.LIMITS.items(),
             )
             if name in only and model in its
         ]
         if not here:
             continue
-        engine = bench.open_engine(model)
+        engine = bench.open_engine(model, draft_models=(model_bar.DRAFTER,) if model_bar.NAME in here else ())
         if "demo" in here:
             yield bench.record(demo_bar(bench, engine, demo_prompt))
         if "propose" in here:
             yield bench.record(propose_bar(engine.tokenizer, drafter))
         if "controls" in here:
-            for recipe in ("no_copy", "false_friend"):
+            for recipe in (*replay_bars.CONTROLS, STORIES):
                 for temperature in (0.0, 1.0):
                     yield bench.record(control_bar(bench, engine, model, recipe, temperature))
         if "peer" in here:
             yield bench.record(peer_bar(bench, engine, model))
+        for bar in _drafting_bars(bench, engine, model, here):
+            yield bench.record(bar)
         # The protocol of the other bars names less of the engine than is measured here.
         for bar in runtime_bars(runtime, cast(RuntimeEngine, engine), model, here):
             yield bench.record(bar)
+
+
+def _drafting_bars(bench: Bench, engine: EngineLike, model: str, names: Sequence[str]) -> Iterator[Bar]:
+    """The bars of drafting, with llama.cpp where one needs it."""
+    recorder, effort = bench.recorder, bench.effort
+    here = [name for name in names if name in speed_bars.LIMITS]
+    with ExitStack() as stack:
+        peer = None
+        if any(name in speed_bars.NEED_PEER for name in here):
+            peer = stack.enter_context(LlamaCppPeer(bench.model_path(model), threads=bench.threads))
+        on = contest(engine, model=model, recorder=recorder, peer=peer)
+        cost = bench.rows_cost(engine) if here or replay_bars.NAME in names else None
+        yield from speed_bars.speed_bars(on, here, effort=effort, recorder=recorder, cost=cost)
+        if model_bar.NAME in names:
+            yield from model_bar.model_bars(on, effort=effort, recorder=recorder)
+        if replay_bars.NAME in names:
+            yield from replay_bars.replay_bars(on, seeds=effort.seeds or 3, recorder=recorder, cost=cost)
 
 
 def demo_bar(bench: Bench, engine: EngineLike, prompt: Path) -> Bar:
@@ -118,7 +164,7 @@ def demo_bar(bench: Bench, engine: EngineLike, prompt: Path) -> Bar:
     )
     run_arms(engine, [case], ("none", "copy"), model=DEMO_MODEL, repeats=bench.rounds, recorder=bench.recorder)
     lines = [line for line in bench.measured("demo", DEMO_MODEL) if line["work"] == case.work]
-    return _speed_up(f"demo, copy against plain: {DEMO_MODEL}", lines, DEMO_SPEED_UP, same_tokens=True)
+    return speed_up_bar(f"demo, copy against plain: {DEMO_MODEL}", lines, arm="copy", limit=DEMO_SPEED_UP)
 
 
 def peer_bar(bench: Bench, engine: EngineLike, model: str) -> Bar:
@@ -152,24 +198,40 @@ def peer_bar(bench: Bench, engine: EngineLike, model: str) -> Bar:
             warm_up=lambda: (peer.decode(ids, _PEER_TOKENS // 4), measure(engine, ids, warm_up, draft="none")),
         )
     lines = bench.measured("peer", model)
-    return _speed_up(f"plain decoding against llama.cpp: {model}", lines, PEER_SPEED_UP, same_tokens=False)
+    name = f"plain decoding against llama.cpp: {model}"
+    return speed_up_bar(name, lines, arm="exactspec", limit=PEER_SPEED_UP, same_tokens=False)
 
 
 def control_bar(bench: Bench, engine: EngineLike, model: str, recipe: str, temperature: float) -> Bar:
-    """A control, where copying cannot help: `auto` at least at `CONTROL_SPEED_UP` of plain decoding.
+    """A control, where copying cannot help (a recipe, or `STORIES`): `auto` at least at `CONTROL_SPEED_UP` of plain
+    decoding.
 
     Measured greedy and sampled: a small model's greedy answers loop, so that only the sampled ones are a control.
     """
-    cases = []
-    for size in _CONTROL_SIZES:
-        for seed in _CONTROL_SEEDS:
-            workload = build(recipe, tokenizer=engine.tokenizer, size=size, seed=seed)
-            made = workload_cases(engine.tokenizer, workload, max_tokens=_CONTROL_TOKENS, temperature=temperature)
-            cases += [replace(case, meta={**case.meta, "bar": "controls"}) for case in made]
-    run_arms(engine, cases, ("none", "auto"), model=model, repeats=bench.rounds, recorder=bench.recorder)
+    if recipe == STORIES:
+        cases = _stories(engine.tokenizer, temperature)
+    else:
+        asked = Asked(max_tokens=_CONTROL_TOKENS, temperature=temperature)
+        cases = recipe_cases(engine.tokenizer, [recipe], _CONTROL_SIZES, _CONTROL_SEEDS, asked)
+    cases = [prompt_once(replace(case, meta={**case.meta, "bar": "controls"})) for case in cases]
+    rounds = bench.effort.rounds or _CONTROL_ROUNDS
+    run_arms(engine, cases, ("none", "auto"), model=model, repeats=rounds, recorder=bench.recorder)
     name = str(cases[0].meta["workload"])
     lines = [line for line in bench.measured("controls", model) if line["workload"] == name]
-    return _speed_up(f"control {name}, auto against plain: {model}", lines, CONTROL_SPEED_UP, same_tokens=True)
+    return speed_up_bar(f"control {name}, auto against plain: {model}", lines, arm="auto", limit=CONTROL_SPEED_UP)
+
+
+def _stories(tokenizer: Tokenizer, temperature: float) -> list[Case]:
+    mode = f" T={temperature:g}" if temperature > 0 else ""
+    return [
+        Case(
+            id=f"{STORIES}-{number}{mode}",
+            ids=tuple(prompt_ids(tokenizer, [{"role": "user", "content": text}])),
+            params=SamplingParams(max_tokens=_CONTROL_TOKENS, temperature=temperature, seed=number),
+            meta={"workload": STORIES + mode, "size": 0, "seed": number},
+        )
+        for number, text in enumerate(_STORIES)
+    ]
 
 
 def propose_bar(tokenizer: Tokenizer, drafter: Drafter) -> Bar:
@@ -194,26 +256,6 @@ def propose_bar(tokenizer: Tokenizer, drafter: Drafter) -> Bar:
         sense="below",
         detail=detail,
     )
-
-
-def _speed_up(name: str, lines: Sequence[Line], limit: float, *, same_tokens: bool) -> Bar:
-    """A bar on the median of the pairs' ratios; a flagged pair fails it where the tokens must be the same."""
-    (summary,) = summarise(lines, merge_sizes=True)
-    if summary.ratios is None:
-        return Bar(name=name, value=0.0, limit=limit, unit="x", equal=False, detail="every pair was flagged")
-    ratios = summary.ratios
-    detail = (
-        f"{ratios.pairs} pairs, {summary.flagged} flagged; 95% {ratios.low:.3f}-{ratios.high:.3f}; ratio of totals "
-        f"{ratios.ratio_of_totals:.3f}, mean of ratios {ratios.mean_of_ratios:.3f}; "
-        f"{summary.base_tokens_per_s:.1f} to {summary.tokens_per_s:.1f} tok/s"
-    )
-    if summary.copied is not None:
-        detail += f"; {summary.copied:.2f} of the answer copied"
-    by_size = [s for s in summarise(lines) if s.ratios is not None]
-    if len(by_size) > 1:
-        detail += "; " + ", ".join(f"size {s.size}: {s.ratios.median:.3f}" for s in by_size if s.ratios is not None)
-    equal = summary.equal and not summary.flagged if same_tokens else None
-    return Bar(name=name, value=ratios.median, limit=limit, unit="x", equal=equal, detail=detail)
 
 
 def _text_ids(tokenizer: Tokenizer, n: int) -> list[int]:

@@ -24,7 +24,7 @@ NO_DRAFTS = Speculation(draft=PLAIN)
 class ReplayPeer(Protocol):
     """Another engine that says given tokens; see `peers.llama_cpp.LlamaCppPeer.replay`."""
 
-    def replay(self, ids: Sequence[int], output: Sequence[int], *, lookup: int, held: bool) -> Measurement: ...
+    def replay(self, ids: Sequence[int], output: Sequence[int], *, rule: str, most: int, held: bool) -> Measurement: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ def _ask_peer(on: Contest, case: Case, arm: Arm) -> Measurement:
     answer = on.answers.find(case)
     if on.peer is None or answer is None:
         raise ValueError(f"{arm.name} needs its peer and an answer to say")
-    return on.peer.replay(case.ids, answer, lookup=arm.lookup, held=case.held > 0)
+    return on.peer.replay(case.ids, answer, rule=arm.rule, most=arm.most, held=case.held > 0)
 
 
 def _warm_up(on: Contest, case: Case, arms: Sequence[Arm], asking: Asking) -> None:
@@ -135,7 +135,7 @@ def _warm_up(on: Contest, case: Case, arms: Sequence[Arm], asking: Asking) -> No
             asking.measure(arm.speculation, few)
         elif on.peer is not None:
             answer = on.answers.find(case) or ()
-            on.peer.replay(case.ids, answer[:WARM_UP_TOKENS], lookup=arm.lookup, held=case.held > 0)
+            on.peer.replay(case.ids, answer[:WARM_UP_TOKENS], rule=arm.rule, most=arm.most, held=case.held > 0)
 
 
 def _shortened(params: SamplingParams) -> SamplingParams:

@@ -2,31 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from exactspec.bench.asking import EngineLike
 from exactspec.bench.bar import Bar
-from exactspec.bench.bars import BARS, PEER_MODELS, Bench, all_bars
+from exactspec.bench.bars import BARS, PEER_BARS, PEER_MODELS, QUESTION_BARS, Bench, all_bars
 from exactspec.bench.report import markdown
 from exactspec.bench.runtime_bars import LONG, REPEATS
-from exactspec.cli.bench_common import Out, Threads, listed, new_recorder, open_engine, peer_errors, show
+from exactspec.bench.speed_bars import Effort
+from exactspec.cli.bench_common import (
+    Out,
+    Threads,
+    at_least_one,
+    listed,
+    new_recorder,
+    open_engine,
+    peer_errors,
+    rows_cost,
+    show,
+)
 from exactspec.cli.services import CliError, Services
 
 _BAR_CONTEXT = LONG + 64
-_EXTRAS = {"peers": ("llama_cpp", ("peer", "one-row", "prefill")), "hf": ("transformers", ("perplexity",))}
+_EXTRAS = {"peers": ("llama_cpp", PEER_BARS), "hf": ("transformers", ("perplexity",))}
 EXIT_FAILED = 1
 
 
 def bars(
     context: typer.Context,
-    only: Annotated[str, typer.Option(metavar="LIST", help="Which bars.")] = ",".join(BARS),
+    only: Annotated[
+        str,
+        typer.Option(metavar="LIST", help=f"Which bars, of {', '.join(BARS)}.  [default: all that can be measured]"),
+    ] = "",
     models: Annotated[str, typer.Option(metavar="LIST", help="Leave out what needs another model.")] = ",".join(
         PEER_MODELS
     ),
-    rounds: Annotated[int, typer.Option(metavar="N", help="Rounds of every pair.")] = 5,
+    rounds: Annotated[
+        int | None, typer.Option(metavar="N", help="Rounds of every pair.  [default: each bar's own]")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(metavar="N", help="Prompts of each workload.  [default: each bar's own]")
+    ] = None,
+    questions: Annotated[
+        Path | None, typer.Option(metavar="FILE", help=f"Questions of two turns, for {', '.join(QUESTION_BARS)}.")
+    ] = None,
+    per_category: Annotated[
+        int | None, typer.Option(metavar="N", help="Questions of each category.  [default: each bar's own]")
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(metavar="N", help="Longest answer of the bars of drafting.  [default: each bar's own]")
+    ] = None,
     demo_prompt: Annotated[Path, typer.Option(metavar="FILE", help="The demo's prompt.")] = Path(
         "examples/copy-heavy.txt"
     ),
@@ -39,10 +70,9 @@ def bars(
 ) -> None:
     """Measure the bars of a release and say which hold. Exit code 1 if one does not."""
     services: Services = context.obj
-    chosen, names = listed(only, "--only", BARS), listed(models, "--models", PEER_MODELS)
-    for value, option in ((rounds, "--rounds"), (repeats, "--repeats")):
-        if value < 1:
-            raise CliError(f"{option} must be at least 1, got {value}")
+    names = listed(models, "--models", PEER_MODELS)
+    chosen = _chosen(services, only, questions)
+    at_least_one(rounds=rounds, repeats=repeats, seeds=seeds, per_category=per_category, max_tokens=max_tokens)
     if "demo" in chosen and not demo_prompt.is_file():
         raise CliError(f"{demo_prompt} is no file: run in a checkout, or name the demo's prompt with --demo-prompt")
     if "perplexity" in chosen and not text.is_file():
@@ -65,11 +95,14 @@ def bars(
     measured: list[Bar] = []
     recorder = new_recorder(services, out, threads)
     tools = Bench(
-        open_engine=lambda model: open_engine(services, model, threads, context=_BAR_CONTEXT),
+        open_engine=partial(_open, services, threads),
         model_path=lambda model: ModelStore().resolve(model).path,
         recorder=recorder,
         threads=threads,
-        rounds=rounds,
+        effort=Effort(
+            rounds=rounds, seeds=seeds, per_category=per_category, max_tokens=max_tokens, questions=questions
+        ),
+        rows_cost=rows_cost,
     )
     runtime = runtime_tools(recorder, threads=threads, text=text, repeats=repeats)
     found = all_bars(tools, only=chosen, models=names, demo_prompt=demo_prompt, drafter=drafter, runtime=runtime)
@@ -86,6 +119,24 @@ def bars(
     show(services, markdown(("", "bar", "measured", "limit", "same tokens", "detail"), rows))
     if not all(bar.passed for bar in measured):
         raise typer.Exit(EXIT_FAILED)
+
+
+def _chosen(services: Services, only: str, questions: Path | None) -> list[str]:
+    """The bars to measure; without a file of questions those that need one are left out, unless they are named."""
+    if questions is not None and not questions.is_file():
+        raise CliError(f"--questions: {questions} is no file")
+    chosen = listed(only, "--only", BARS) if only else list(BARS)
+    needing = [name for name in chosen if name in QUESTION_BARS]
+    if needing and questions is None:
+        if only:
+            raise CliError(f"{', '.join(needing)} need questions: name a file with --questions")
+        services.note(f"left out, since no file of --questions is named: {', '.join(needing)}")
+        chosen = [name for name in chosen if name not in needing]
+    return chosen
+
+
+def _open(services: Services, threads: int, model: str, *, draft_models: Sequence[str] = ()) -> EngineLike:
+    return open_engine(services, model, threads, context=_BAR_CONTEXT, draft_models=draft_models)
 
 
 def _yes_no(value: bool | None) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -54,18 +54,20 @@ def open_engine(
     *,
     context: int | None,
     device: str | None = None,
-    draft: str = "none",
+    draft_models: Sequence[str] = (),
 ) -> EngineLike:
-    """The model, drafting nothing by itself. `draft`: a drafter that some requests will name, and that must be loaded
-    with the model."""
+    """The model, drafting nothing by itself. `draft_models`: models that some requests will draft with."""
+    options: dict[str, Any] = {} if device is None else {"device": device}
+    if draft_models:
+        options["draft_models"] = tuple(draft_models)
     engine = services.open_engine(
         model,
-        draft=draft,
+        draft="none",
         threads=threads,
         context=context,
         cache_dtype=DEFAULT_CACHE_DTYPE,
         progress=services.note,
-        **({} if device is None else {"device": device}),
+        **options,
     )
     # The command line's own protocol names less of the engine than is measured here.
     return cast(EngineLike, engine)

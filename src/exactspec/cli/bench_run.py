@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from exactspec.bench.arms import PEER_ARMS, Arm, one_drafter_model, parse_arms
+from exactspec.bench.arms import PEER_ARMS, Arm, parse_arms
 from exactspec.bench.case import Case
 from exactspec.bench.eta import Remaining
 from exactspec.bench.plan import Asked, question_cases, recipe_cases
@@ -34,7 +34,7 @@ from exactspec.cli.bench_common import (
     token_count,
 )
 from exactspec.cli.services import CliError, Services
-from exactspec.draft_names import DRAFTS, MODEL_FORMS
+from exactspec.draft_names import DRAFTS, MODEL_FORMS, models_of
 from exactspec.target.named import DEFAULT_MODEL
 
 _WORKLOADS = "no_copy,false_friend,code_edit"
@@ -99,11 +99,11 @@ def run(
     names = _workloads(workloads, questions)
     try:
         parsed = parse_arms(arms)
-        drafter_model = one_drafter_model(parsed)
     except ValueError as error:
         raise CliError(f"--arms: {error}") from None
     if len(parsed) < 2:
         raise CliError(f"--arms must name at least two draft modes, got {arms}")
+    draft_models = models_of(*(arm.speculation.draft for arm in parsed if arm.speculation is not None))
     lengths = [token_count(word) for word in sizes.split(",")]
     at_least_one(seeds=seeds, repeats=repeats, max_tokens=max_tokens, per_category=per_category)
     if temperature < 0:
@@ -113,8 +113,7 @@ def run(
     asked_turns = listed(turns, "--turns", TURNS)
     chosen = _questions(questions, categories, per_category, asked_turns)
     recorder = new_recorder(services, out, threads)
-    draft = f"model:{drafter_model}" if drafter_model else "none"
-    engine = open_engine(services, model, threads, context=None, draft=draft)
+    engine = open_engine(services, model, threads, context=None, draft_models=draft_models)
     asked = Asked(max_tokens=max_tokens, temperature=temperature, reuse=reuse)
     with _peer(model, parsed, threads) as peer, peer_errors():
         on = contest(engine, model=label(model), recorder=recorder, peer=peer)

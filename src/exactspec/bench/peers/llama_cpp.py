@@ -64,11 +64,13 @@ class LlamaCppPeer:
             extra={"peer": dict(self.info)},
         )
 
-    def replay(self, ids: Sequence[int], output: Sequence[int], *, lookup: int, held: bool = False) -> Measurement:
+    def replay(
+        self, ids: Sequence[int], output: Sequence[int], *, rule: str = "", most: int = 0, held: bool = False
+    ) -> Measurement:
         """Prefill all ids but the last, then say `output` with llama.cpp's forwards, whatever it would choose itself.
 
-        `lookup` 0: one token a step. Else with drafts of at most that many tokens from the prompt lookup of
-        llama-cpp-python, each verified in one evaluation and accepted as far as it agrees with `output`: the steps that
+        `rule` "": one token a step. Else with drafts of at most `most` tokens by that rule ("lookup", "simple", "mod";
+        see the child), each verified in one evaluation and accepted as far as it agrees with `output`: the steps that
         it would take if its model's choices were ours. `held`: the prompt of the request before, if it was the same, is
         not read again. `choices_agree`: share of the tokens that it would have chosen.
         Raises PeerError if the child fails.
@@ -77,7 +79,8 @@ class LlamaCppPeer:
             raise ValueError(f"at least 2 ids are needed, got {len(ids)}")
         if not output:
             return Measurement(token_ids=(), prefill_s=0.0, decode_s=0.0)
-        reply = self._ask({"do": "replay", "ids": list(ids), "output": list(output), "lookup": lookup, "held": held})
+        asked = {"rule": rule, "most": most, "held": held}
+        reply = self._ask({"do": "replay", "ids": list(ids), "output": list(output), **asked})
         counts = {key: reply[key] for key in ("num_steps", "num_draft_tokens", "num_accepted_tokens")}
         return Measurement(
             token_ids=tuple(output),

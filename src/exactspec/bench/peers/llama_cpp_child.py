@@ -10,10 +10,10 @@ Requests, by their key "do":
 - rows {context, counts, tokens}: behind that context, one evaluation for each count of rows, all rows with logits; the
   rows are taken out of the cache again. The first evaluation is repeated, untimed, before the others;
 - prefill {ids, batch}: evaluate the ids from empty, `batch` at a time, with the logits of the last one;
-- replay {ids, output, lookup, held}: clear, evaluate all ids but the last (`held`: unless the request before did), then
-  say `output`, whatever the model would choose:
-  step by step the last token and a draft of at most `lookup` tokens (0: none) are evaluated, all with logits, and the
-  draft is accepted as far as it agrees with `output`. Drafts are those of the binding's own prompt lookup.
+- replay {ids, output, rule, most, held}: clear, evaluate all ids but the last (`held`: unless the request before did),
+  then say `output`, whatever the model would choose: step by step the last token and a draft of at most `most` tokens
+  are evaluated, all with logits, and the draft is accepted as far as it agrees with `output`. `rule` makes the drafts:
+  "" none, or one of `RULES`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 FILL_BATCH = 512
@@ -105,6 +106,61 @@ class Context:
             raise RuntimeError(f"llama_decode returned {code}")
 
 
+def lookup(most: int) -> Callable[[Any], Any]:
+    """The binding's own prompt lookup: the first place where the last two tokens occur, or else the last one."""
+    from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+
+    return LlamaPromptLookupDecoding(num_pred_tokens=most)
+
+
+class Simple:
+    """The server's rule `ngram-simple` as its documentation states it: what followed the last 12 tokens where they
+    occurred last. The binding does not offer it."""
+
+    KEY = 12
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def __call__(self, history: Any) -> Any:
+        import numpy as np
+
+        n = len(history) - self.KEY
+        if n < 1:
+            return history[:0]
+        there = np.flatnonzero(history[self.KEY - 1 : -1] == history[-1])  # where the key may start
+        for i in range(self.KEY - 1):
+            there = there[history[there + i] == history[n + i]]
+        start = int(there[-1]) + self.KEY if len(there) else len(history)
+        return history[start : start + self.most]
+
+
+class Mod:
+    """The server's rule `ngram-mod` as its documentation states it: for every 24 tokens the one that followed them
+    last, looked up again and again. The binding does not offer it."""
+
+    KEY = 24
+
+    def __init__(self, most: int) -> None:
+        self.most, self.seen = most, 0
+        self.following: dict[bytes, int] = {}
+
+    def __call__(self, history: Any) -> list[int]:
+        import numpy as np
+
+        for end in range(max(self.seen, self.KEY), len(history)):
+            self.following[history[end - self.KEY : end].tobytes()] = int(history[end])
+        self.seen = len(history)
+        window, draft = history[-self.KEY :].copy(), list[int]()
+        while len(draft) < self.most and (token := self.following.get(window.tobytes())) is not None:
+            draft.append(token)
+            window = np.append(window[1:], np.intc(token))
+        return draft
+
+
+RULES: dict[str, Callable[[int], Callable[[Any], Any]]] = {"lookup": lookup, "simple": Simple, "mod": Mod}
+
+
 class Peer:
     """What the requests work on: the model, a context for decoding, filled ones by length, one for prompts."""
 
@@ -159,20 +215,19 @@ class Peer:
         context.feed(ids)
         return {"seconds": time.perf_counter() - start}
 
-    def replay(self, ids: list[int], output: list[int], lookup: int, held: bool) -> dict[str, Any]:
+    def replay(self, ids: list[int], output: list[int], rule: str, most: int, held: bool) -> dict[str, Any]:
         import numpy as np
-        from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
         context = self.replaying
         needed = len(ids) + len(output)
-        if context is None or context.size < needed or context.outputs < lookup + 1:
-            most = max(lookup + 1, 1 if context is None else context.outputs)
+        if context is None or context.size < needed or context.outputs < most + 1:
+            outputs = max(most + 1, 1 if context is None else context.outputs)
             size = -(-max(needed, 0 if context is None else context.size) // 256) * 256
             if context is not None:
                 self.llama.llama_free(context.handle)
-            context = self.replaying = self.context(size, FILL_BATCH, most)
+            context = self.replaying = self.context(size, FILL_BATCH, outputs)
             self.replayed = []
-        drafter = LlamaPromptLookupDecoding(num_pred_tokens=lookup) if lookup else None
+        drafter = RULES[rule](most) if rule else None
         history = np.array([*ids, *output], dtype=np.intc)
         start = time.perf_counter()
         if held and self.replayed == ids:
@@ -215,7 +270,7 @@ class Peer:
         if what == "prefill":
             return self.prefill(request["ids"], request["batch"])
         if what == "replay":
-            return self.replay(request["ids"], request["output"], request["lookup"], request["held"])
+            return self.replay(request["ids"], request["output"], request["rule"], request["most"], request["held"])
         raise RuntimeError(f"unknown request {what!r}")
 
 
