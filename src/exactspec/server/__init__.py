@@ -1,0 +1,1 @@
+"""The HTTP server: OpenAI's protocol over a `Scheduler` (extra ``server``)."""

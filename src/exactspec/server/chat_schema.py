@@ -1,0 +1,92 @@
+"""The body of /v1/chat/completions."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from exactspec.server.schema import GenerateRequest, Strict, TextPart, Tolerant
+
+
+class FunctionOfCall(Tolerant):
+    name: str
+    arguments: str = ""
+
+
+class ToolCallMessage(Tolerant):
+    """A call that the assistant made earlier."""
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: FunctionOfCall
+
+
+class RefusalPart(Tolerant):
+    type: Literal["refusal"]
+    refusal: str
+
+
+class ChatMessage(Tolerant):
+    role: str
+    content: str | list[TextPart | RefusalPart] | None = None
+    name: str | None = None
+    tool_calls: list[ToolCallMessage] | None = None
+    tool_call_id: str | None = None
+
+
+class Function(Tolerant):
+    name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Tolerant):
+    type: Literal["function"]
+    function: Function
+
+
+class FunctionName(Tolerant):
+    name: str
+
+
+class NamedTool(Tolerant):
+    type: Literal["function"]
+    function: FunctionName
+
+
+class JsonSchema(Strict):
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Strict):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class ChatRequest(GenerateRequest):
+    """OpenAI's chat request. `max_tokens` is the older name of `max_completion_tokens`."""
+
+    messages: list[ChatMessage] = Field(min_length=1)
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    response_format: ResponseFormat | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+
+    # Taken and without effect here.
+    modalities: list[Literal["text"]] | None = Field(default=None, description="Text alone.")
+    metadata: dict[str, str] | None = Field(default=None, description="No effect.")
+    store: bool | None = Field(default=None, description="No effect.")
+    service_tier: str | None = Field(default=None, description="No effect.")
+    reasoning_effort: str | None = Field(default=None, description="No effect.")
+    verbosity: str | None = Field(default=None, description="No effect.")
+    safety_identifier: str | None = Field(default=None, description="No effect.")
+    prompt_cache_key: str | None = Field(default=None, description="No effect: prefixes are found by themselves.")
+    prompt_cache_retention: str | None = Field(default=None, description="No effect.")

@@ -1,0 +1,102 @@
+"""Errors in OpenAI's shape: ``{"error": {"message", "type", "param", "code"}}`` and the status that belongs to it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi.responses import JSONResponse
+
+INVALID = "invalid_request_error"
+
+
+class ApiError(Exception):
+    """A refused or failed request. `param`: the field of the request that is wrong; `code`: for programs."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        type: str = INVALID,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.type = type
+        self.param = param
+        self.code = code
+        self.headers = dict(headers or {})
+
+    def body(self) -> dict[str, Any]:
+        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+
+    def response(self) -> JSONResponse:
+        return JSONResponse(self.body(), self.status, headers=self.headers)
+
+
+def invalid(error: ValueError, fields: Sequence[str] = ()) -> ApiError:
+    """A 400 of a ValueError of the library; those that begin with a field's name get it as `param`."""
+    text = str(error)
+    first = text.split(" ", 1)[0].split("[", 1)[0].rstrip(":")
+    return ApiError(text, param=first if first in fields else None)
+
+
+def of_validation(errors: Sequence[Mapping[str, Any]]) -> ApiError:
+    """The first thing that is wrong with a request's body, from pydantic's list."""
+    first = errors[0] if errors else {"loc": (), "type": "", "msg": "the request is malformed"}
+    where = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
+    param = ".".join(where) or None
+    if first["type"] == "extra_forbidden":
+        return ApiError(f"Unrecognized request argument supplied: {param}", param=param, code="unknown_parameter")
+    if first["type"] == "json_invalid":
+        return ApiError("the request's body is not valid JSON", code="invalid_json")
+    if first["type"] == "missing":
+        what = f"Missing required parameter: '{param}'" if param else "the request has no JSON body"
+        return ApiError(what, param=param, code="missing_required_parameter")
+    message = " ".join(str(first["msg"]).split())
+    return ApiError(f"{param}: {message}" if param else message, param=param, code="invalid_value")
+
+
+def too_long(tokens: int, limit: int, param: str) -> ApiError:
+    return ApiError(
+        f"This model's maximum context length is {limit} tokens, but the prompt has {tokens}. Please shorten it.",
+        param=param,
+        code="context_length_exceeded",
+    )
+
+
+def queue_full(retry_after_s: float) -> ApiError:
+    seconds = max(1, math.ceil(retry_after_s))
+    return ApiError(
+        f"Too many requests are waiting; try again in {seconds} s",
+        status=429,
+        type="rate_limit_error",
+        code="queue_full",
+        headers={"Retry-After": str(seconds)},
+    )
+
+
+def not_serving(state: str) -> ApiError:
+    """503 while the model is being loaded, and while the server is shutting down."""
+    return ApiError(
+        f"the server is {state}",
+        status=503,
+        type="server_error",
+        code="shutting_down" if state == "stopping" else "not_ready",
+        headers={"Retry-After": "5"},
+    )
+
+
+def failed() -> ApiError:
+    """500: a fault of ours; its details are in the log, not in the reply."""
+    return ApiError(
+        "the request failed inside the server; its log says more",
+        status=500,
+        type="server_error",
+        code="internal_error",
+    )

@@ -1,0 +1,87 @@
+"""What the routes share: the scheduler, once it is there, and everything that runs."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import Any, Literal, TypeAlias
+
+from exactspec.engine import Engine
+from exactspec.scheduling import Scheduler
+from exactspec.server.answers import Answers
+from exactspec.server.errors import ApiError, not_serving
+from exactspec.server.metrics import ServerMetrics
+from exactspec.server.settings import ServerSettings
+
+State: TypeAlias = Literal["starting", "ready", "stopping"]
+
+
+class Service:
+    """One served model. `state` is "starting" until `serve` hands in a scheduler that has been warmed up, "stopping"
+    from `stop` on; requests are answered only in between."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings = settings
+        self.metrics = ServerMetrics()
+        self.state: State = "starting"
+        self.created = int(time.time())
+        self._scheduler: Scheduler | None = None
+        self._running: set[Answers] = set()
+
+    def serve(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self.metrics.watch(scheduler.stats)
+        if self.state == "starting":
+            self.state = "ready"
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """Raises `ApiError` (503) while there is none to give requests to."""
+        if self._scheduler is None or self.state != "ready":
+            raise not_serving(self.state)
+        return self._scheduler
+
+    @property
+    def engine(self) -> Engine:
+        return self.scheduler.engine
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.engine.tokenizer
+
+    @property
+    def fingerprint(self) -> str:
+        """Short for the identity: what equal bits are promised for."""
+        return "es_" + hashlib.sha256(self.engine.identity.encode()).hexdigest()[:12]
+
+    def check_model(self, name: str | None) -> None:
+        """Raises `ApiError` (404) if a request asks for another model. Without a name it gets this one."""
+        if name is not None and name != self.settings.name:
+            raise ApiError(
+                f"The model '{name[:100]}' does not exist; this server has '{self.settings.name}'",
+                status=404,
+                param="model",
+                code="model_not_found",
+            )
+
+    def begin(self, answers: Answers) -> None:
+        self._running.add(answers)
+
+    def end(self, answers: Answers) -> None:
+        self._running.discard(answers)
+        answers.cancel()
+
+    def stop(self) -> None:
+        """Take no more requests; those that run go on."""
+        self.state = "stopping"
+
+    def cancel_all(self) -> None:
+        """End what runs; each request gets its last chunk. In the event loop."""
+        for answers in list(self._running):
+            answers.cancel()
+
+    def close(self) -> None:
+        """After the loop has ended: end the worker."""
+        self.state = "stopping"
+        if self._scheduler is not None:
+            self._scheduler.close()
