@@ -92,7 +92,9 @@ class Batch:
                 outcomes.append(Outcome(job, [], error))
         trees = [tree for _, tree in drafted]
         if alone:
-            trees = [tree.prune(max_nodes=self._max_rows - 1) for tree in trees]
+            trees = [
+                tree.prune(max_nodes=self._max_rows - 1) if len(tree) >= self._max_rows else tree for tree in trees
+            ]
         elif any(map(len, trees)):
             most = self._max_rows + prompt_rows
             if prompt_rows:
