@@ -165,6 +165,29 @@ def test_questions_are_run_and_resumed(tmp_path: Path) -> None:
     assert "mt second" in more
 
 
+def test_a_prompt_is_read_once_if_asked(tmp_path: Path) -> None:
+    ids = list(range(40))
+    engine = FakeEngine(ids={"none": ids, "auto": ids}, s_per_token={"none": 0.02, "auto": 0.01})
+    words = [
+        "run",
+        "-m",
+        "fake",
+        "--workload",
+        "false_friend",
+        "--size",
+        "2048",
+        "--seeds",
+        "1",
+        "--arms",
+        "plain,auto",
+    ]
+    out = ["--out", str(tmp_path / "r.jsonl")]
+    assert _command(*words, *out, engine=engine)[0] == 0
+    assert engine.read == []  # every request read it anew
+    assert _command(*words, *out, "--prompt-once", engine=engine)[0] == 0
+    assert sum(read > 1000 for _, read in engine.read) == 1
+
+
 def test_bars_without_questions_are_left_out_or_refused(tmp_path: Path) -> None:
     engine = FakeEngine(ids={"none": [1]}, s_per_token={"none": 1.0})
     out = ["--out", str(tmp_path / "r.jsonl")]

@@ -13,7 +13,7 @@ import typer
 from exactspec.bench.arms import PEER_ARMS, Arm, parse_arms
 from exactspec.bench.case import Case
 from exactspec.bench.eta import Remaining
-from exactspec.bench.plan import Asked, question_cases, recipe_cases
+from exactspec.bench.plan import Asked, prompt_once, question_cases, recipe_cases
 from exactspec.bench.questions import MAX_TOKENS, SECOND, TURNS, Question, choose, read_questions
 from exactspec.bench.recorder import Recorder
 from exactspec.bench.report import full_table, latest
@@ -80,6 +80,9 @@ def run(
     reuse: Annotated[
         bool, typer.Option("--reuse/--no-reuse", help="Later turns start from a session that holds the earlier.")
     ] = True,
+    once: Annotated[
+        bool, typer.Option("--prompt-once", help="Read a prompt once for all arms and rounds; decoding alone is timed.")
+    ] = False,
     replay: Annotated[
         bool, typer.Option("--replay", help="Measure nothing: accept drafts iff they agree with the ideal reply.")
     ] = False,
@@ -118,7 +121,9 @@ def run(
     with _peer(model, parsed, threads) as peer, peer_errors():
         on = contest(engine, model=label(model), recorder=recorder, peer=peer)
         made = recipe_cases(engine.tokenizer, names, lengths, range(seeds), asked)
-        cases = chain(made, question_cases(on, chosen, asked_turns, asked))
+        cases: Iterator[Case] = chain(made, question_cases(on, chosen, asked_turns, asked))
+        if once:
+            cases = map(prompt_once, cases)
         if replay:
             from exactspec.bench.replay import replay_cases  # numba and drafters: not needed for --help
             from exactspec.bench.replay_report import replay_table
