@@ -72,6 +72,28 @@ def test_a_policy_that_lets_nobody_in_stops_nobody() -> None:
     assert all(c.completion is not None for c in clients)
 
 
+class Raises:
+    def arrive(self, candidate: Candidate) -> None: ...
+
+    def order(self, waiting: object, **facts: object) -> list[int]:
+        raise RuntimeError("a policy of one's own")
+
+
+class Odd:
+    def arrive(self, candidate: Candidate) -> None: ...
+
+    def order(self, waiting: object, **facts: object) -> list[int]:
+        return [7, 1, 1, -1, 0, 99]
+
+
+@pytest.mark.parametrize("policy", [Raises(), Odd()])
+def test_a_policy_that_fails_harms_nobody(policy: object) -> None:
+    scheduler = Scheduler(engine(), thread=False, max_running=2, policy=policy)  # type: ignore[arg-type]
+    clients = [Client().submit(scheduler, [i], SamplingParams(max_tokens=3)) for i in range(5)]
+    run(scheduler)
+    assert all(c.ids == alone([i], SamplingParams(max_tokens=3)).token_ids for i, c in enumerate(clients))
+
+
 # -- pace -------------------------------------------------------------------------------------------------------------
 
 

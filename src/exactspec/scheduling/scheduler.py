@@ -26,6 +26,7 @@ ones together (`room`). Who begins when is the policy's (`policy`).
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -145,6 +146,8 @@ class Scheduler:
         with self._lock:
             if self._closing or self._broken is not None:
                 raise Closed("the scheduler is closed") from self._broken
+            if self._thread is not None and not self._thread.is_alive():
+                raise Closed("the scheduler's thread is not there: a forked process has to start its own")
             if len(self._waiting) >= self.max_queue + max(0, self.max_running - len(self._running)):
                 self._tally.refused += 1
                 raise QueueFull(len(self._waiting), self._retry_after_s())
@@ -244,11 +247,7 @@ class Scheduler:
         places = self.max_running - len(self._running)
         if not waiting or places <= 0:
             return
-        candidates = [_candidate(job) for job in waiting]
-        chosen = self._policy.order(candidates, running=len(self._running), places=places, now=self._clock())
-        if not chosen and not self._running:
-            chosen = [0]  # nothing waits for nothing
-        for i in chosen[:places]:
+        for i in self._chosen([_candidate(job) for job in waiting], places):
             job = waiting[i]
             if not self._room.admits(job, self._running):
                 break  # the next ones must not overtake it for ever
@@ -258,6 +257,19 @@ class Scheduler:
             job.begun = self._clock()
             self._tally.prefix_queries += 1
             self._tally.reuse(self._room.look_up(job), first=True)
+
+    def _chosen(self, waiting: list[Candidate], places: int) -> list[int]:
+        """What the policy says, as far as it makes sense; one that fails is replaced by the order of arrival."""
+        try:
+            order = self._policy.order(waiting, running=len(self._running), places=places, now=self._clock())
+            chosen = [i for i in dict.fromkeys(order) if 0 <= i < len(waiting)]
+        except Exception:
+            _log.exception("policy %s failed: requests begin in order of arrival", type(self._policy).__name__)
+            self._policy = FirstCome()
+            chosen = list(range(len(waiting)))
+        if not chosen and not self._running:
+            chosen = [0]  # nothing waits for nothing
+        return chosen[:places]
 
     def _parted(self) -> tuple[list[Job], list[Job]]:
         """Running jobs that emit tokens, and those that read their prompts in this step."""
@@ -279,12 +291,7 @@ class Scheduler:
     def _deliver(self, outcome: Outcome) -> None:
         job, request = outcome.job, outcome.job.request
         if outcome.error is not None:
-            _log.warning("request %d failed", job.ticket.id, exc_info=outcome.error)
-            request.cancel(broken=True)
-            request.release()
-            self._leave(job)
-            self._tally.failed += 1
-            job.fail(outcome.error)
+            self._fail(job, outcome.error)
         elif request.finish_reason is not None:
             self._end(job)
         elif outcome.tokens:
@@ -292,15 +299,28 @@ class Scheduler:
 
     def _end(self, job: Job) -> None:
         """A request ended with a completion, cancelled ones included: keep its cache, send its last chunk."""
-        request = job.request
-        self._room.keep(job)
-        request.release()
+        try:
+            completion = job.request.completion()
+            self._room.keep(job)
+            job.request.release()
+            if self._replies is not None and job.templated is not None:
+                self._remember(job, completion)
+        except Exception as error:
+            self._fail(job, error)
+            return
         self._leave(job)
-        completion = request.completion()
         self._tally.end(completion, self._clock() - job.begun)
-        if self._replies is not None and job.templated is not None:
-            self._remember(job, completion)
         job.finish(completion)
+
+    def _fail(self, job: Job, error: BaseException) -> None:
+        """A request ended with an error; what it was doing is undone."""
+        _log.warning("request %d failed", job.ticket.id, exc_info=error)
+        with contextlib.suppress(Exception):  # whatever is broken in it, the others go on
+            job.request.cancel(broken=True)
+            job.request.release()
+        self._leave(job)
+        self._tally.failed += 1
+        job.fail(error)
 
     def _leave(self, job: Job) -> None:
         with self._lock:
