@@ -5,20 +5,18 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from itertools import pairwise, product
-from typing import Any
+from math import ceil
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from exactspec.bench.simulate import Answer, replay
 from exactspec.budget import AdaptiveBudget, BackOff, Budget, CostModel, FixedBudget, choose_batch, make_budget
 from exactspec.drafters import make_drafter
-from exactspec.drafters.base import Context, DraftBudget, Drafter, Verified
 from exactspec.params import Speculation
 from exactspec.tree import DraftTree
-
-NOTHING: Any = None
 
 
 def chain(*scores: float) -> DraftTree:
@@ -74,7 +72,7 @@ class TestBatch:
 
     def test_alone_it_is_the_choice_of_one_request(self) -> None:
         tree = chain(0.9, 0.6, 0.4, 0.05, 0.01)
-        alone = AdaptiveBudget(48, back_off=False).choose(tree)
+        alone = AdaptiveBudget(48, careful=False).choose(tree)
         (chosen,) = choose_batch([tree], cost=CostModel())
         assert chosen.tokens.tolist() == alone.tokens.tolist() == [0, 1, 2]
 
@@ -149,11 +147,18 @@ class TestBackOff:
     def test_misses_make_drafts_small_then_rare(self) -> None:
         drafted = [d for d, _ in run(AdaptiveBudget(48), UNSURE, lambda step: 0, 200)]
         assert drafted[0] == len(UNSURE)
-        assert all(d <= BackOff.PROBE for d in drafted[BackOff.SMALL :])
+        small, patience = (ceil(weight / 0.7) for weight in (BackOff.SMALL, BackOff.PATIENCE))
+        assert all(d <= BackOff.PROBE for d in drafted[small:])
         probes = [step for step, d in enumerate(drafted) if d]
         pauses = [b - a - 1 for a, b in pairwise(probes)]
-        assert pauses[BackOff.PATIENCE - 1 :][:6] == [1, 2, 4, 8, 16, 32]
+        assert pauses[patience - 1 :][:6] == [1, 2, 4, 8, 16, 32]
         assert max(pauses) == BackOff.LONGEST
+
+    def test_unlikely_drafts_that_fail_say_nothing_yet(self) -> None:
+        unsure = chain(0.1)
+        drafted = [d for d, _ in run(AdaptiveBudget(48), unsure, lambda step: 0, 60)]
+        assert drafted[: int(BackOff.PATIENCE / 0.1)] == [1] * int(BackOff.PATIENCE / 0.1)
+        assert 0 in drafted
 
     def test_an_accepted_probe_ends_it_at_once(self) -> None:
         steps = run(AdaptiveBudget(48), UNSURE, lambda step: 0 if step < 60 else 3, 140)
@@ -171,11 +176,11 @@ class TestBackOff:
 
     def test_sure_drafts_that_fail_are_not_believed_for_ever(self) -> None:
         drafted = [d for d, _ in run(AdaptiveBudget(48), SURE, lambda step: 0, 300)]
-        assert sum(d > BackOff.PROBE for d in drafted) <= BackOff.SMALL
+        assert sum(d > BackOff.PROBE for d in drafted) <= ceil(BackOff.SMALL / 0.99)
         assert sum(d > 0 for d in drafted) < 20
 
     def test_without_it_nothing_pauses(self) -> None:
-        budget = AdaptiveBudget(48, back_off=False)
+        budget = AdaptiveBudget(48, careful=False)
         assert all(d == len(UNSURE) for d, _ in run(budget, UNSURE, lambda step: 0, 50))
 
     @pytest.mark.parametrize("tree", [UNSURE, SURE, chain(0.2)])
@@ -207,27 +212,8 @@ def test_every_name_has_its_budget() -> None:
 def predicted(draft: str, text: list[int], output: list[int], cost: CostModel) -> float:
     """Speed against plain decoding by the cost table, for a target that says `output`."""
     speculation = Speculation(draft=draft)
-    drafter, budget = make_drafter(speculation), make_budget(speculation)
-    assert drafter is not None
-    spent, at = 0.0, 0
-    state = drafter.begin(Context(np.array(text), np.empty(0, dtype=np.int64), NOTHING))
-    while at < len(output):
-        tree, left = DraftTree.empty(), len(output) - at - 1
-        if left:
-            tree = budget.choose(drafter.propose(state, DraftBudget(budget.nodes(), left)))
-        accepted = 0
-        while accepted < len(tree) and tree.tokens[accepted] == output[at + accepted]:
-            accepted += 1
-        new = output[at : at + accepted + 1]
-        _commit(drafter, state, tree, accepted, new)
-        budget.record(drafted=len(tree), accepted=accepted)
-        spent += cost(len(tree) + 1)
-        at += len(new)
-    return len(output) / spent
-
-
-def _commit(drafter: Drafter, state: Any, tree: DraftTree, accepted: int, tokens: list[int]) -> None:
-    drafter.commit(state, Verified(tree, np.arange(accepted), np.array(tokens), NOTHING, NOTHING))
+    answer = Answer("", "", tuple(text), tuple(output))
+    return replay(answer, make_drafter(speculation), make_budget(speculation, cost=cost), cost=cost).speedup
 
 
 def no_copy(rng: random.Random) -> tuple[list[int], list[int]]:

@@ -24,8 +24,9 @@ class CostModel:
     """Time of one target forward by its rows, relative to one row; straight lines between the given points.
 
     `rows`: increasing, from 1. `cost`: same length, 1.0 first, never falling. Past the last point the last slope
-    goes on. The default is what the int8 CPU runtime shows: for a few rows it only reads the weights, then
-    arithmetic costs. Raises ValueError on points that make no such line.
+    goes on. `one_s`: seconds of the forward of one row, 0 where it was not measured. The default is what the
+    int8 CPU runtime shows with AVX512-VNNI: for a few rows it only reads the weights, then arithmetic costs. Raises
+    ValueError on points that make no such line.
 
     >>> CostModel()(4), CostModel()(12)
     (1.15, 1.65)
@@ -33,6 +34,7 @@ class CostModel:
 
     rows: tuple[int, ...] = (1, 4, 8, 12, 16, 24, 32, 48, 64)
     cost: tuple[float, ...] = (1.0, 1.15, 1.35, 1.65, 1.85, 2.5, 3.1, 4.1, 5.1)
+    one_s: float = 0.0
 
     def __post_init__(self) -> None:
         if len(self.rows) != len(self.cost) or len(self.rows) < 2 or self.rows[0] != 1 or self.cost[0] != 1.0:
@@ -59,16 +61,18 @@ class Budget(Protocol):
         """Most nodes a proposal may hold; 0: do not even propose."""
         ...
 
-    def choose(self, tree: DraftTree) -> DraftTree:
-        """The part of the proposal that is worth verifying; may be empty."""
+    def choose(self, tree: DraftTree, *, cost: Cost | None = None) -> DraftTree:
+        """The part of the proposal that is worth verifying; may be empty. `cost`: of rows in this step, where it is
+        known better than when the budget was made."""
         ...
 
     def allow(self, tree: DraftTree) -> DraftTree:
         """The part that may be verified, whatever rows cost: for a choice among several requests' trees."""
         ...
 
-    def record(self, *, drafted: int, accepted: int) -> None:
-        """What a step verified (nodes) and accepted (nodes). Called after every step, plain ones (0, 0) included."""
+    def record(self, *, drafted: int, accepted: int, promised: float | None = None) -> None:
+        """What a step verified (nodes) and accepted (nodes). Called after every step, plain ones (0, 0) included.
+        `promised`: sum of the scores verified, where others chose them (from what `allow` gave)."""
         ...
 
 
@@ -85,105 +89,152 @@ class FixedBudget:
     def nodes(self) -> int:
         return self._max_nodes
 
-    def choose(self, tree: DraftTree) -> DraftTree:
+    def choose(self, tree: DraftTree, *, cost: Cost | None = None) -> DraftTree:
         return tree.prune(max_nodes=self._max_nodes)
 
     def allow(self, tree: DraftTree) -> DraftTree:
         return self.choose(tree)
 
-    def record(self, *, drafted: int, accepted: int) -> None:
+    def record(self, *, drafted: int, accepted: int, promised: float | None = None) -> None:
         return None
 
 
 class BackOff:
     """Smaller and fewer drafts while drafts keep failing; the guard for scores that promise what does not come.
 
-    After `SMALL` fully rejected drafts in a row a draft may hold `PROBE` nodes (a few rows cost about as much as
-    one); from the `PATIENCE`-th on, 1, 2, 4, .. `LONGEST` steps pass without a draft in between. One accepted node ends
-    all of that. So does a draft whose first node is at least `SURE` likely (a long match), at once and in full
-    size; but if that is rejected too, only accepted probes end the pauses.
+    A rejected draft weighs as much as its best node was likely: one of 0.1 that fails says nothing. Once rejected
+    drafts in a row weigh `SMALL`, a draft may hold `PROBE` nodes (a few rows cost about as much as one); from
+    `PATIENCE` on, 1, 2, 4, .. `LONGEST` steps pass without a draft in between. One accepted node ends all of that. So
+    does a draft whose first node is at least `SURE` likely (a long match), at once and in full size; but if that is
+    rejected too, only accepted probes end the pauses.
     """
 
-    SMALL = 2
-    PATIENCE = 4
+    SMALL = 2.0
+    PATIENCE = 4.0
     PROBE = 3
     LONGEST = 32
     SURE = 0.8
 
-    __slots__ = ("_misses", "_pause", "_sure", "_trust")
+    __slots__ = ("_confidence", "_misses", "_pause", "_pauses", "_trust")
 
     def __init__(self) -> None:
-        self._misses = 0
-        self._pause = 0
-        self._sure = False  # whether the draft at hand is a sure one
+        self._misses = 0.0
+        self._pause = 0  # steps of it that are left
+        self._pauses = 0
+        self._confidence = 0.0  # of the draft at hand
         self._trust = True  # whether sure drafts are still believed
 
     def allow(self, confidence: float, most: int) -> int:
         """Nodes for this step, of at most `most`. `confidence`: estimated probability of the draft's best node."""
-        self._sure = confidence >= self.SURE
-        if self._misses < self.SMALL or (self._sure and self._trust):
+        self._confidence = min(1.0, confidence)
+        if self._misses < self.SMALL or (confidence >= self.SURE and self._trust):
             return most
         return 0 if self._pause > 0 else min(most, self.PROBE)
 
     def record(self, *, drafted: int, accepted: int) -> None:
         """What the step verified and accepted, in nodes; a step without a draft shortens the pause."""
         if accepted > 0:
-            self._misses, self._pause, self._trust = 0, 0, True
+            self._misses, self._pause, self._pauses, self._trust = 0.0, 0, 0, True
         elif drafted > 0:
-            self._misses += 1
-            over = self._misses - self.PATIENCE
-            self._pause = 0 if over < 0 else min(self.LONGEST, 2 ** min(over, 16))
-            if self._sure and self._misses >= self.SMALL:
+            self._misses += self._confidence
+            if self._misses >= self.PATIENCE:
+                self._pause = min(self.LONGEST, 2 ** min(self._pauses, 16))
+                self._pauses += 1
+            if self._confidence >= self.SURE and self._misses >= self.SMALL:
                 self._trust = False
         elif self._pause > 0:
             self._pause -= 1
 
 
+class Mood:
+    """How far the scores of this request's drafts have come true lately: a factor of at most 1 for the next ones.
+
+    Nodes are chosen for high scores, and what is chosen for its score is overrated on average; where the drafters
+    know little of a text it is overrated by a quarter and more.
+    """
+
+    KEEP = 0.97
+    """What a step leaves of the earlier ones."""
+
+    PRIOR = 5.0
+    """Nodes promised and accepted that are taken for granted."""
+
+    __slots__ = ("_accepted", "_promised")
+
+    def __init__(self) -> None:
+        self._promised = self._accepted = 0.0
+
+    def factor(self) -> float:
+        return min(1.0, (self._accepted + self.PRIOR) / (self._promised + self.PRIOR))
+
+    def record(self, *, promised: float, accepted: int) -> None:
+        """`promised`: sum of the scores, before the factor, of the nodes verified."""
+        self._promised = self.KEEP * self._promised + promised
+        self._accepted = self.KEEP * self._accepted + accepted
+
+
 class AdaptiveBudget:
     """Verify the nodes that make tokens per time largest, by node scores and the cost of rows.
 
-    `max_nodes` >= 1. `cost`: see `CostModel`. `back_off`: also pause after misses (`BackOff`). A proposal is asked
-    for in every step, pauses included: copying costs microseconds, and a long match must end a pause.
+    `max_nodes` >= 1. `cost`: see `CostModel`. `careful`: scores are held against what came of earlier ones (`Mood`),
+    with pauses after misses (`BackOff`). A proposal is asked for in every step, pauses included: copying costs
+    microseconds, and a long match must end a pause.
     """
 
-    __slots__ = ("_back_off", "_costs", "_max_nodes")
+    __slots__ = ("_back_off", "_costs", "_factor", "_max_nodes", "_mood", "_promised")
 
-    def __init__(self, max_nodes: int, *, cost: Cost | None = None, back_off: bool = True) -> None:
+    def __init__(self, max_nodes: int, *, cost: Cost | None = None, careful: bool = True) -> None:
         if max_nodes < 1:
             raise ValueError(f"max_nodes must be >= 1, got {max_nodes}; use FixedBudget(0) to never draft")
         self._max_nodes = max_nodes
         model = TABLE if cost is None else cost
         self._costs = [model(rows) for rows in range(1, max_nodes + 2)]
-        self._back_off = BackOff() if back_off else None
+        self._back_off = BackOff() if careful else None
+        self._mood = Mood() if careful else None
+        self._factor = 1.0
+        self._promised = 0.0  # by the scores, before the factor, of the tree at hand
 
     def nodes(self) -> int:
         return self._max_nodes
 
-    def choose(self, tree: DraftTree) -> DraftTree:
+    def choose(self, tree: DraftTree, *, cost: Cost | None = None) -> DraftTree:
         if not len(tree):
+            self._promised = 0.0
             return tree
+        costs = self._costs if cost is None else [cost(rows) for rows in range(1, self._max_nodes + 2)]
         scores: list[float] = sorted(tree.score.tolist(), reverse=True)
         most = self._most(scores)
         # Expected tokens of a step: the target's own one, and every node that is reached and accepted.
         tokens = best = 1.0
         nodes = 0
         for i in range(most):
-            tokens += scores[i]
-            if tokens > best * self._costs[i + 1]:
-                best, nodes = tokens / self._costs[i + 1], i + 1
+            tokens += self._factor * scores[i]
+            if tokens > best * costs[i + 1]:
+                best, nodes = tokens / costs[i + 1], i + 1
+        self._promised = sum(scores[:nodes])
         return tree.prune(max_nodes=nodes)
 
     def allow(self, tree: DraftTree) -> DraftTree:
-        return tree.prune(max_nodes=self._most(sorted(tree.score.tolist(), reverse=True))) if len(tree) else tree
+        self._promised = 0.0
+        if not len(tree):
+            return tree
+        allowed = tree.prune(max_nodes=self._most(sorted(tree.score.tolist(), reverse=True)))
+        return allowed if self._factor == 1.0 else allowed.scaled(self._factor)
 
     def _most(self, scores: list[float]) -> int:
-        """Nodes that may be verified, of the likeliest; the back-off takes note that they are at hand."""
+        """Nodes that may be verified, of the likeliest; takes note that they are at hand."""
         most = min(len(scores), self._max_nodes)
-        return most if self._back_off is None else self._back_off.allow(scores[0], most)
+        if self._back_off is None or self._mood is None:
+            return most
+        self._factor = self._mood.factor()
+        return self._back_off.allow(scores[0], most)
 
-    def record(self, *, drafted: int, accepted: int) -> None:
-        if self._back_off is not None:
+    def record(self, *, drafted: int, accepted: int, promised: float | None = None) -> None:
+        if self._back_off is not None and self._mood is not None:
             self._back_off.record(drafted=drafted, accepted=accepted)
+            # Nodes that others chose come from `allow`, with the factor in their scores.
+            whole = self._promised if promised is None or self._promised else promised / self._factor
+            self._mood.record(promised=whole if drafted else 0.0, accepted=accepted)
 
 
 def choose_batch(
@@ -219,9 +270,9 @@ def choose_batch(
 
 def make_budget(speculation: Speculation, *, cost: Cost | None = None) -> Budget:
     """A new budget for one request: `none` never drafts, `copyspec` verifies its whole block, `copy` takes the
-    nodes that pay, `auto` pauses after misses as well."""
+    nodes that pay, `recycle` and `auto` are careful as well."""
     asked = model_draft(speculation.draft)
-    if asked is not None and (speculation.draft_length or asked.first):
+    if asked is not None and (speculation.draft_length or asked.first == "copyspec"):
         # Published protocols verify whatever is drafted; a model's trees choose for themselves what pays.
         return FixedBudget(speculation.max_nodes)
     match speculation.draft:
@@ -230,4 +281,5 @@ def make_budget(speculation: Speculation, *, cost: Cost | None = None) -> Budget
         case "copyspec":
             return FixedBudget(min(speculation.block, speculation.max_nodes))
         case draft:
-            return AdaptiveBudget(speculation.max_nodes, cost=cost, back_off=draft == "auto")
+            careful = draft in ("recycle", "auto") or (asked is not None and asked.first == "auto")
+            return AdaptiveBudget(speculation.max_nodes, cost=cost, careful=careful)

@@ -1,7 +1,8 @@
 """The names of ways to draft, as they stand in `Speculation.draft`, ``--draft`` and the arms of a benchmark.
 
 Besides `DRAFTS`: ``model:NAME`` drafts with another model, NAME being what ``--model`` takes; ``copyspec+model:NAME``
-copies where the rule of `copyspec` finds something and asks the model elsewhere. ``self`` drafts with the target
+copies where the rule of `copyspec` finds something and asks the model elsewhere; ``auto+model:NAME`` puts the model's
+tree beside those of `auto`, where it is worth its time. ``self`` drafts with the target
 itself: slower than plain decoding, and a check that a drafter in step with its target is never rejected.
 """
 
@@ -10,19 +11,19 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-DRAFTS = ("none", "copyspec", "copy", "auto")
+DRAFTS = ("none", "copyspec", "copy", "recycle", "auto")
 """Names that need no second model."""
 
-MODEL_FORMS = ("model:NAME", "copyspec+model:NAME")
+MODEL_FORMS = ("model:NAME", "copyspec+model:NAME", "auto+model:NAME")
 """How names with a model are shown to people."""
 
-_FORM = re.compile(r"(?:(copyspec)\+)?(?:model:(.+)|self)", re.DOTALL)
+_FORM = re.compile(r"(?:(copyspec|auto)\+)?(?:model:(.+)|self)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelDraft:
     """A name with a model in it. `model`: "" for the target itself. `first`: what is asked before the model, "" for
-    nothing."""
+    nothing; `auto` is asked beside it."""
 
     model: str
     first: str = ""

@@ -8,8 +8,9 @@ from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
 
-from exactspec.budget import Cost, make_budget
+from exactspec.budget import TABLE, Cost, make_budget
 from exactspec.drafters.base import Context, DraftBudget, Drafter, State, Verified, wants_topk
+from exactspec.live_cost import LiveCost
 from exactspec.params import Speculation
 from exactspec.target.base import Cache, SegmentRows, Want
 from exactspec.tree import DraftTree
@@ -37,7 +38,7 @@ class Drafting:
     off. `alive`: whether it is on. `cost`: of the target's rows (None: the built-in table).
     """
 
-    __slots__ = ("_begun", "_budget", "_cost", "_drafter", "_state", "_vocab_size", "alive", "speculation")
+    __slots__ = ("_begun", "_budget", "_cost", "_drafter", "_length", "_state", "_vocab_size", "alive", "speculation")
 
     def __init__(
         self, drafter: Drafter | None, speculation: Speculation, *, vocab_size: int, cost: Cost | None = None
@@ -46,6 +47,7 @@ class Drafting:
         self._cost = cost
         self._budget = make_budget(speculation, cost=cost)
         self._vocab_size = vocab_size
+        self._length = 0  # of the history
         self._state: State = None
         self._begun = False  # the drafter made a state (which may be None)
         self.speculation = speculation
@@ -58,6 +60,7 @@ class Drafting:
 
     def begin(self, tokens: Sequence[int], prediction: Sequence[int], cache: Cache) -> None:
         """Start over `tokens` (the whole prompt, its last token included)."""
+        self._length = len(tokens)
         if self.alive and (drafter := self._drafter) is not None:
             context = Context(np.array(tokens, dtype=np.int64), np.array(prediction, dtype=np.int64), cache)
             self._state = self._guard("begin", lambda: drafter.begin(context), None)
@@ -67,6 +70,7 @@ class Drafting:
         """The next request of a session: forget all but the first `keep` tokens, then take in `tokens`, the rest of
         its prompt (as a commit with an empty tree and no rows). The budget starts afresh."""
         self._budget = make_budget(self.speculation, cost=self._cost)
+        self._length = keep
         if self.alive and (drafter := self._drafter) is not None:
             self._guard("truncate", lambda: drafter.truncate(self._state, keep), None)
         if self.alive and len(tokens):
@@ -88,7 +92,8 @@ class Drafting:
         nodes = min(self._budget.nodes(), self.speculation.max_nodes)
         if nodes < 1 or self._drafter is None:
             return DraftTree.empty()
-        proposed = self._drafter.propose(self._state, DraftBudget(nodes, max_depth))
+        cost, plain_s = self._cost_here()
+        proposed = self._drafter.propose(self._state, DraftBudget(nodes, max_depth, cost or TABLE, plain_s))
         if proposed is None:  # breaks the contract, but can only mean "nothing"
             return DraftTree.empty()
         if not isinstance(proposed, DraftTree):
@@ -100,22 +105,36 @@ class Drafting:
             tree = fit(tree)
         if not len(tree):
             return tree
-        return self._budget.choose(tree) if choose else self._budget.allow(tree)
+        return self._budget.choose(tree, cost=cost) if choose else self._budget.allow(tree)
+
+    def _cost_here(self) -> tuple[Cost | None, float]:
+        """Of rows behind the history, and the seconds of one row (0: unknown)."""
+        if isinstance(self._cost, LiveCost):
+            return self._cost.at(self._length), self._cost.plain_s(self._length)
+        return self._cost, 0.0
+
+    def took(self, *, rows: int, seconds: float) -> None:
+        """The target's forward of a step of this request alone took so long. Before the step's `commit`."""
+        if isinstance(self._cost, LiveCost):
+            self._cost.record(rows=rows, context=self._length, seconds=seconds)
 
     def commit(self, verified: Verified) -> None:
         """Hand on what a step appended."""
+        self._length += len(verified.tokens)
         if self.alive and (drafter := self._drafter) is not None:
             self._guard("commit", lambda: drafter.commit(self._state, verified), None)
             self._guard("budget", lambda: self._record(verified), None)
 
     def _record(self, verified: Verified) -> None:
         if len(verified.rows):
-            self._budget.record(drafted=len(verified.tree), accepted=len(verified.path))
+            promised = float(verified.tree.score.sum())
+            self._budget.record(drafted=len(verified.tree), accepted=len(verified.path), promised=promised)
 
     def fork(self) -> Drafting:
         """An independent copy; off if the drafter's state cannot be copied."""
         twin = Drafting(self._drafter, self.speculation, vocab_size=self._vocab_size, cost=self._cost)
         twin.alive = self.alive
+        twin._length = self._length
         if self.alive and self._begun and (drafter := self._drafter) is not None:
             twin._state = twin._guard("fork", lambda: drafter.fork(self._state), None)
             twin._begun = True

@@ -26,7 +26,6 @@ from exactspec.target.cache_types import DEFAULT_CACHE_DTYPE
 from exactspec.target.tokenizer import Tokenizer
 from exactspec.turns import Turns
 
-COMPILED_DRAFTS = ("copy", "auto")  # what takes the compiled copy drafter
 PREFILL_CHUNK = 256  # prompt rows of one forward, unless told otherwise
 
 
@@ -101,7 +100,8 @@ class Engine:
         part.
         Raises ValueError if the model or the device cannot be used or, with the figures, if memory is too small.
         """
-        from exactspec.drafters.copying.load import prepare
+        from exactspec.drafters.compiling import prepare
+        from exactspec.live_cost import LiveCost
         from exactspec.opening import Options, open_models
 
         chosen = speculation or Speculation()
@@ -112,14 +112,14 @@ class Engine:
             threads=threads, context=context, cache_dtype=cache_dtype, dtype=dtype, device=device, progress=progress
         )
         target, drafters = open_models(name, names, options)
-        if chosen.draft in COMPILED_DRAFTS:
-            prepare(progress)
+        if draft is None or isinstance(draft, str):
+            prepare(chosen.draft, progress)
         return cls(
             target.target,
             target.tokenizer,
             draft=draft,
             speculation=speculation,
-            cost=target.cost,
+            cost=LiveCost.of(target.cost),
             draft_models=drafters,
         )
 

@@ -55,7 +55,7 @@ def measure_cost(target: Target, *, clock: Callable[[], float] = perf_counter) -
         settled = all(len(taken) > 1 and taken[1] <= AGREE * taken[0] for taken in times.values())
     one = max(times[sizes[0]][0], 1e-9)
     cost = np.maximum.accumulate([max(1.0, times[rows][0] / one) for rows in sizes])
-    model = CostModel(rows=tuple(sizes), cost=(1.0, *(round(float(x), 3) for x in cost[1:])))
+    model = CostModel(rows=tuple(sizes), cost=(1.0, *(round(float(x), 3) for x in cost[1:])), one_s=one)
     return Measured(model, settled)
 
 
@@ -76,13 +76,14 @@ def kept_cost(
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         found = json.loads(path.read_text(encoding="utf-8"))
         if found["key"] == key:
-            return CostModel(rows=tuple(map(int, found["rows"])), cost=tuple(map(float, found["cost"])))
+            rows, cost = tuple(map(int, found["rows"])), tuple(map(float, found["cost"]))
+            return CostModel(rows=rows, cost=cost, one_s=float(found.get("one_s", 0.0)))
     if progress is not None:
         progress("measuring what rows cost on this machine, once")
     measured = measure(target)
-    cost = measured.cost
+    model = measured.cost
     if not measured.settled:
-        return cost
-    record = {"key": key, "rows": cost.rows, "cost": cost.cost, "identity": target.identity}
+        return model
+    record = {"key": key, "rows": model.rows, "cost": model.cost, "one_s": model.one_s, "identity": target.identity}
     try_write(path, json.dumps(record))
-    return cost
+    return model

@@ -165,7 +165,10 @@ class Request:
 
     def step(self) -> list[TokenInfo]:
         """Draft, verify, walk, commit; the tokens emitted, at least one. A plain step is one with an empty tree."""
-        (rows,) = self._target.forward([self.segment(self.propose())])
+        segment = self.segment(self.propose())
+        start = perf_counter()
+        (rows,) = self._target.forward([segment])
+        self.drafting.took(rows=len(segment.tokens), seconds=perf_counter() - start)
         return self.take(rows)
 
     def propose(self, *, choose: bool = True) -> DraftTree:

@@ -127,6 +127,10 @@ class DraftTree:
         """
         return self._take(nodes)
 
+    def scaled(self, factor: float) -> DraftTree:
+        """All scores times `factor`, which is in 0..1."""
+        return self._with_score(self.score * np.float32(factor))
+
     def merge(self, other: DraftTree) -> DraftTree:
         """Both trees as one below the same root. A path that both hold is there once, credited (source, score,
         origin) to whichever scored it higher; to `self` where equal."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from exactspec.drafters.compiling import folder_of
 from exactspec.drafters.copying import load
 
 
@@ -16,7 +17,7 @@ def test_only_a_first_compilation_is_announced(tmp_path: Path, monkeypatch: pyte
 
     def compiled() -> None:
         calls.append(None)
-        (tmp_path / "kernels" / f"copy-{load._key()}").mkdir(parents=True, exist_ok=True)
+        folder_of(load.NAME, load.PACKAGE).mkdir(parents=True, exist_ok=True)
 
     monkeypatch.setattr(load, "compiled", compiled)
     load.prepare(said.append)

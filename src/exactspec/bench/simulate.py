@@ -3,7 +3,11 @@
 For greedy answers that is what the target would do, so tau and the rows verified are those of a real run; times are
 predicted from a cost table (`budget.CostModel`). Sampled answers may be replayed too: the target's draws are what was
 stored. A log is a file of JSON lines, one answer each (docs/benchmarks.md): `prompt_ids`, `output_ids`, and optionally
-`prediction_ids`, `id`, `workload`; other keys are ignored.
+`prediction_ids`, `topk_ids` with `topk_logits`, `id`, `workload`; other keys are ignored.
+
+Drafters that go by the target's best ids (`wants_topk`) get those of the rows on the accepted path, if the log has
+them, else the stored token alone. What a real target says of rejected rows is not known here: such drafters do
+somewhat better in a real run.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -20,8 +24,9 @@ import numpy as np
 from exactspec.bench.propose import NoCache, agreeing_path, rows_of_nothing
 from exactspec.budget import Budget, Cost, CostModel, make_budget
 from exactspec.drafters import make_drafter
-from exactspec.drafters.base import Context, DraftBudget, Drafter, Verified
+from exactspec.drafters.base import Context, DraftBudget, Drafter, Verified, wants_topk
 from exactspec.params import Speculation
+from exactspec.target.base import SegmentRows
 from exactspec.tree import DraftTree
 
 VOCABULARY = 2**31 - 1
@@ -30,13 +35,15 @@ VOCABULARY = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One line of a log. `workload`: what results are grouped by."""
+    """One line of a log. `workload`: what results are grouped by. `best`: for each output token, the ids that the
+    target found likeliest there with their logits (up to a constant), best first; empty where unknown."""
 
     id: str
     workload: str
     prompt: tuple[int, ...]
     output: tuple[int, ...]
     prediction: tuple[int, ...] = ()
+    best: tuple[tuple[tuple[int, float], ...], ...] = ()
 
 
 def read_log(path: Path) -> list[Answer]:
@@ -61,8 +68,25 @@ def read_log(path: Path) -> list[Answer]:
             if ids["prompt_ids"] and ids["output_ids"]:
                 name = str(line.get("id", number))
                 group = str(line.get("workload", "all"))
-                answers.append(Answer(name, group, *(tuple(v) for v in ids.values())))
+                best = _best(line, len(ids["output_ids"]), f"{path}, line {number}")
+                prompt, output, prediction = (tuple(value) for value in ids.values())
+                answers.append(Answer(name, group, prompt, output, prediction, best))
     return answers
+
+
+def _best(line: Mapping[str, object], n: int, where: str) -> tuple[tuple[tuple[int, float], ...], ...]:
+    """`topk_ids` and `topk_logits` of a line, one list of each for every output token; empty where there are none."""
+    if "topk_ids" not in line:
+        return ()
+    try:
+        ids, logits = np.array(line["topk_ids"]), np.array(line["topk_logits"], dtype=np.float64)
+        ok = ids.dtype.kind == "i" and ids.ndim == 2 and ids.shape == logits.shape and len(ids) == n
+        ok = ok and ids.min(initial=0) >= 0 and ids.max(initial=0) < VOCABULARY and bool(np.isfinite(logits).all())
+    except (KeyError, TypeError, ValueError):
+        ok = False
+    if not ok:
+        raise ValueError(f"{where}: topk_ids and topk_logits must be lists of equal length for each of the {n} tokens")
+    return tuple(tuple(zip(a, b, strict=True)) for a, b in zip(ids.tolist(), logits.tolist(), strict=True))
 
 
 def append_log(path: Path, answer: Answer) -> None:
@@ -77,6 +101,9 @@ def log_line(answer: Answer) -> str:
     line |= {"prompt_ids": list(answer.prompt), "output_ids": list(answer.output)}
     if answer.prediction:
         line["prediction_ids"] = list(answer.prediction)
+    if answer.best:
+        line["topk_ids"] = [[token for token, _ in row] for row in answer.best]
+        line["topk_logits"] = [[round(logit, 4) for _, logit in row] for row in answer.best]
     return json.dumps(line)
 
 
@@ -116,6 +143,11 @@ class Replayed:
         """Predicted decode speed against plain decoding, one step a token; the drafter's own time left out."""
         return self.tokens / self.cost if self.cost else 0.0
 
+    def speedup_on(self, plain_s: float) -> float:
+        """The same with the drafter's own time, where a plain step takes `plain_s` seconds."""
+        spent = self.cost + (self.propose_s + self.commit_s) / plain_s
+        return self.tokens / spent if spent else 0.0
+
 
 class Threshold:
     """A budget that verifies every node at least `least` likely: what makes two drafters comparable at equal rows."""
@@ -128,13 +160,13 @@ class Threshold:
     def nodes(self) -> int:
         return self._most
 
-    def choose(self, tree: DraftTree) -> DraftTree:
+    def choose(self, tree: DraftTree, *, cost: Cost | None = None) -> DraftTree:
         return tree.prune(max_nodes=int((tree.score >= self._least).sum()))
 
     def allow(self, tree: DraftTree) -> DraftTree:
         return self.choose(tree)
 
-    def record(self, *, drafted: int, accepted: int) -> None:
+    def record(self, *, drafted: int, accepted: int, promised: float | None = None) -> None:
         return None
 
 
@@ -153,6 +185,7 @@ def replay(
     if drafter is not None:
         ids, foreseen = (np.array(a, dtype=np.int64) for a in (answer.prompt, answer.prediction))
         state = drafter.begin(Context(ids, foreseen, NoCache(n - 1)))
+    asks = wants_topk(drafter)
     at = steps = rows = copied = 0
     spent = proposing = committing = promised = 0.0
     while at < len(output):
@@ -160,13 +193,13 @@ def replay(
         left, nodes = len(output) - at - 1, budget.nodes()
         if drafter is not None and left and nodes:
             start = clock()
-            tree = drafter.propose(state, DraftBudget(nodes, left))
+            tree = drafter.propose(state, DraftBudget(nodes, left, cost))
             proposing += clock() - start
             tree = budget.choose(tree.sanitise(VOCABULARY, max_nodes=nodes, max_depth=left))
         path = agreeing_path(tree, output[at:])
         emitted = output[at : at + len(path) + 1]
         if drafter is not None:
-            made = rows_of_nothing(len(tree) + 1)
+            made = _rows(answer, at, path, len(tree) + 1) if asks else rows_of_nothing(len(tree) + 1)
             verified = Verified(tree, np.array(path, dtype=np.int64), emitted, made, NoCache(n + at + len(path)))
             start = clock()
             drafter.commit(state, verified)
@@ -181,6 +214,18 @@ def replay(
     if drafter is not None:
         drafter.close(state)
     return Replayed(at, steps, rows, copied, spent, proposing, committing, promised)
+
+
+def _rows(answer: Answer, at: int, path: Sequence[int], n: int) -> SegmentRows:
+    """What is known of a target's `n` rows: those of the root and of the accepted nodes `path`."""
+    k = len(answer.best[0]) if answer.best else 1
+    ids, logits = np.full((n, k), -1, dtype=np.int64), np.zeros((n, k), dtype=np.float32)
+    for i, row in enumerate((0, *(node + 1 for node in path))):
+        if at + i < len(answer.output):
+            best = answer.best[at + i] if answer.best else ((answer.output[at + i], 0.0),)
+            ids[row] = [token for token, _ in best]
+            logits[row] = [logit for _, logit in best]
+    return replace(rows_of_nothing(n), topk_ids=ids, topk_logits=logits)
 
 
 def by_workload(answers: Iterable[Answer]) -> dict[str, list[Answer]]:

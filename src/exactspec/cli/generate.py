@@ -98,7 +98,7 @@ def generate(
         logprobs=logprobs,
     )
     speculation = Speculation(draft=draft, max_nodes=max_nodes)
-    if logprobs is not None and not json_output:
+    if logprobs is not None and not json_output and log is None:
         raise CliError("--logprobs are only shown in JSON: add --json")
     if compare_runs and draft == "none":
         raise CliError("--compare needs a drafter to compare with plain decoding: leave --draft none out")
@@ -141,9 +141,10 @@ def _append(log: Path, engine: EngineLike, request: Request, completion: Complet
     from exactspec.prompts import encode_prediction
 
     prediction = encode_prediction(request.prediction, cast(Tokenizer, engine.tokenizer))
-    answer = Answer(
-        "generate", "generate", tuple(engine.encode(request.prompt)), completion.token_ids, tuple(prediction)
-    )
+    # With --logprobs also what the target found likeliest: log-probabilities are logits up to a constant.
+    best = tuple(token.top for token in completion.tokens) if request.params.logprobs else ()
+    prompt = tuple(engine.encode(request.prompt))
+    answer = Answer("generate", "generate", prompt, completion.token_ids, tuple(prediction), best)
     append_log(log, answer)
 
 

@@ -1,0 +1,1 @@
+"""The compiled parts of `drafters/recycle.py`."""
