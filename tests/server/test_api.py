@@ -194,10 +194,13 @@ def test_speculative_options(serve: Serve) -> None:
     traced = [t for e in events[:-1] for c in e["choices"] for t in c.get("exactspec", {}).get("tokens", ())]
     assert bytes(t["id"] for t in traced if t["id"] != EOS).decode() == text
     assert {t["source"] for t in traced} == {"target", "copy"}
-    for bad in ({"draft": "model:some/name"}, {"draft": "magic"}, {"max_nodes": 9999}, {"drafts": "none"}):
+    for bad in ({"draft": "file:/etc/passwd"}, {"draft": "magic"}, {"max_nodes": 9999}, {"drafts": "none"}):
         status, _, reply = running.post("/v1/chat/completions", {**body, "speculative": bad})
         assert status == 400, bad
         assert reply["error"]["param"].startswith("speculative")
+    status, _, reply = running.post("/v1/chat/completions", {**body, "speculative": {"draft": "model:not-there"}})
+    assert status == 400
+    assert "not-there" in reply["error"]["message"]
 
 
 def test_models_tokenize_health_metrics(serve: Serve) -> None:

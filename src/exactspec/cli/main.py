@@ -32,6 +32,7 @@ class Commands(LazyGroup):
     entries = {  # noqa: RUF012 - a constant table, read by LazyGroup
         "generate": Entry("exactspec.cli.generate", "generate", "Answer one prompt."),
         "chat": Entry("exactspec.cli.chat", "chat", "Talk with a model over several turns."),
+        "serve": Entry("exactspec.cli.serve", "serve", "Answer over HTTP, in OpenAI's protocol."),
         "pull": Entry("exactspec.cli.pull", "pull", "Download a named model and check it."),
         "models": Entry("exactspec.cli.models", "models", "Show named models and disk use; delete."),
         "doctor": Entry("exactspec.cli.doctor", "doctor", "Show what runs on this machine, and how fast."),

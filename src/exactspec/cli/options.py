@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -129,6 +129,9 @@ def load_engine(
         raise CliError(f"--threads must be at least 1, got {threads}")
     if context is not None and context < 1:
         raise CliError(f"--context must be at least 1, got {context}")
+    others: dict[str, Any] = {
+        name: value for name, value in (("dtype", dtype), ("device", device)) if value is not None
+    }
     return services.open_engine(
         model,
         draft=speculation.draft,
@@ -136,5 +139,5 @@ def load_engine(
         context=context,
         cache_dtype=cache_dtype,
         progress=services.note,
-        **{name: value for name, value in (("dtype", dtype), ("device", device)) if value is not None},
+        **others,
     )

@@ -85,6 +85,7 @@ class OpenEngine(Protocol):
         dtype: str | None = None,
         device: str | None = None,
         draft_models: Sequence[str] = (),
+        speculation: Speculation | None = None,
     ) -> EngineLike: ...
 
 
@@ -99,6 +100,7 @@ def open_engine(
     dtype: str | None = None,
     device: str | None = None,
     draft_models: Sequence[str] = (),
+    speculation: Speculation | None = None,
 ) -> EngineLike:
     """The real engine. Imported here: numba and the kernels must not slow down ``--help``."""
     from exactspec.engine import Engine
@@ -112,6 +114,7 @@ def open_engine(
         dtype=dtype,
         device=device,
         draft_models=draft_models,
+        speculation=speculation,
         progress=progress,
     )
 

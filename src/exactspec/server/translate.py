@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from exactspec.constraint import Constraint
+from exactspec.draft_names import model_draft
 from exactspec.params import SamplingParams, Speculation
 from exactspec.server.errors import ApiError, invalid
 from exactspec.server.schema import GenerateRequest, TextPart
@@ -106,12 +107,13 @@ def constraint(body: GenerateRequest) -> Constraint | None:
 
 
 def speculation(body: GenerateRequest, default: Speculation) -> Speculation | None:
-    """None: the engine's own. A drafter that would load something is the server's business, not a request's."""
+    """None: the engine's own. A drafter that would load something is the server's business, not a request's; models
+    that the engine has not opened are refused by itself."""
     asked = body.speculative
     if asked is None or (asked.draft is None and asked.max_nodes is None):
         return None
     draft = default.draft if asked.draft is None else asked.draft
-    if draft != default.draft and (":" in draft or "/" in draft):
+    if draft != default.draft and model_draft(draft) is None and (":" in draft or "/" in draft):
         raise ApiError(
             f"speculative.draft: {draft[:60]!r} is not what this server was started with ({default.draft})",
             param="speculative.draft",

@@ -1,0 +1,155 @@
+"""``exactspec serve`` as a process: listens at once, is ready later, ends in an orderly way."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exactspec.cli.main import main
+from exactspec.cli.services import Services
+
+TINY = """
+import sys
+from scripted import ByteTokenizer, hash_target
+from exactspec.cli.main import main
+from exactspec.cli.services import Services
+from exactspec.engine import Engine
+import dataclasses, time
+
+def open_engine(name, **options):
+    if name == "broken":
+        raise ValueError("this model cannot be opened")
+    time.sleep(0.3)
+    slow = lambda forwards: time.sleep(0.005)
+    target = hash_target(vocab_size=260, max_length=100_000, before=slow)
+    return Engine(target, ByteTokenizer(eos=()), speculation=options["speculation"])
+
+sys.exit(main(sys.argv[1:], services=dataclasses.replace(Services.of_process(), open_engine=open_engine)))
+"""
+
+
+class Process:
+    def __init__(self, *argv: str, env: dict[str, str] | None = None) -> None:
+        tests = str(Path(__file__).parent.parent)
+        path = os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")])
+        self.child = subprocess.Popen(
+            [sys.executable, "-c", TINY, "serve", *argv],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": path} | (env or {}),
+        )
+        self.lines: list[str] = []
+
+    def until(self, pattern: str) -> re.Match[str]:
+        assert self.child.stderr is not None
+        for line in self.child.stderr:
+            self.lines.append(line)
+            if found := re.search(pattern, line):
+                return found
+        raise AssertionError(f"no {pattern!r} in {self.lines}")
+
+    def listening(self) -> int:
+        return int(self.until(r"listening on http://127.0.0.1:(\d+)")[1])
+
+    def end(self, signal_: int) -> int:
+        self.child.send_signal(signal_)
+        assert self.child.stderr is not None
+        self.lines += self.child.stderr.readlines()
+        return self.child.wait(20)
+
+
+@pytest.fixture
+def start() -> Iterator[Any]:
+    started: list[Process] = []
+
+    def run(*argv: str, env: dict[str, str] | None = None) -> Process:
+        started.append(Process(*argv, env=env))
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.child.kill()
+        process.child.wait()
+        assert process.child.stderr is not None
+        process.child.stderr.close()
+
+
+HEADERS = {"Content-Type": "application/json", "Authorization": "Bearer k2", "X-Request-Id": "mine-1"}
+
+
+def ask(port: int, method: str, path: str, body: Any = None) -> tuple[http.client.HTTPConnection, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request(method, path, json.dumps(body) if body else None, HEADERS)
+    return connection, connection.getresponse()
+
+
+def test_a_process_from_start_to_end(start: Any) -> None:
+    """Settings from variables; 503 while loading; a stream that is cut at the end of the grace time; the log."""
+    env = {"EXACTSPEC_PORT": "0", "EXACTSPEC_NAME": "my-model", "EXACTSPEC_GRACE": "0.3", "EXACTSPEC_API_KEY": "k1 k2"}
+    server = start("-m", "tiny", "--log-prompts", env=env)
+    port = server.listening()
+    connection, response = ask(port, "GET", "/health")
+    assert (response.status, json.load(response)) == (503, {"status": "starting"})
+    connection.close()
+    connection, response = ask(port, "POST", "/v1/completions", {"prompt": "a"})
+    assert response.status == 503
+    assert response.getheader("Retry-After")
+    assert json.load(response)["error"]["code"] == "not_ready"
+    connection.close()
+    server.until("ready: tiny as 'my-model'")
+    connection, response = ask(port, "GET", "/health")
+    assert response.status == 200
+    connection.close()
+    body = {"prompt": "a secret", "max_tokens": 90_000, "stream": True, "model": "my-model"}
+    connection, stream = ask(port, "POST", "/v1/completions", body)
+    assert stream.getheader("X-Request-Id") == "mine-1"
+    assert stream.readline().startswith(b"data: ")
+    began = time.monotonic()
+    assert server.end(signal.SIGTERM) == 0
+    assert time.monotonic() - began < 15  # not the minutes that 90 000 tokens take
+    rest = stream.read().decode()
+    assert json.loads(rest.split("data: ")[-1])["error"]["code"] == "shutting_down"
+    connection.close()
+    assert server.lines[-1].strip() == "stopped"
+    entries = [json.loads(line) for line in server.lines if line.startswith("{")]
+    requests = [e for e in entries if e["event"] == "request"]
+    assert [e["status"] for e in requests] == [503, 503, 200, 200]
+    assert {e["request_id"] for e in requests} == {"mine-1"}
+    assert "a secret" in requests[-1]["body"]
+    assert requests[-1]["finish_reasons"] == ["cancelled"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["-m", "broken", "--port", "0"], "this model cannot be opened"),
+        (["--port", "70000"], "port must be in"),
+        (["--host", "no.such.host.invalid"], "give another --host"),
+        (["--max-running", "0"], "--max-running"),
+        (["--log-level", "loud"], "--log-level"),
+        (["--draft", "magic"], "draft must be one of"),
+        (["--api-key-file", "/no/such/file"], "--api-key-file"),
+        (["--time-limit", "0"], "time_limit_s must be"),
+    ],
+)
+def test_mistakes_are_one_line(argv: list[str], message: str) -> None:
+    def open_engine(name: str, **options: Any) -> Any:
+        raise ValueError("this model cannot be opened")
+
+    err = io.StringIO()
+    services = Services(stdin=io.BytesIO(), stdout=io.StringIO(), stderr=err, environ={}, open_engine=open_engine)
+    assert main(["serve", *argv], services=services) == 2
+    assert message in err.getvalue().splitlines()[-1]
+    assert "Traceback" not in err.getvalue()
