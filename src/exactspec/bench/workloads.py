@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import platform
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
@@ -12,24 +11,53 @@ from typing import Final, TypeAlias
 
 from exactspec.bench.case import Case
 from exactspec.bench.copyshare import copy_share
-from exactspec.bench.recipes import code_edit, false_friend, no_copy, revise
+from exactspec.bench.recipes import (
+    agent,
+    code_edit,
+    csv_json,
+    false_friend,
+    glossary,
+    json_reemit,
+    legal,
+    log_evidence,
+    md_table,
+    no_copy,
+    rag_quotes,
+    rename,
+    revise,
+    sql_rewrite,
+)
 from exactspec.bench.recipes.base import CountTokens, Draft, Message
 from exactspec.bench.recipes.materials import Materials
 from exactspec.params import SamplingParams
 from exactspec.prompts import common_prefix
 from exactspec.target.tokenizer import Tokenizer
 
-Recipe: TypeAlias = Callable[[random.Random, int, CountTokens, Materials], Draft]
+Recipe: TypeAlias = Callable[[int, int, CountTokens, Materials], Draft]
+"""(seed, size, count, materials) -> draft."""
 
 RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType(
     {
         "no_copy": no_copy.make,
         "false_friend": false_friend.make,
         "code_edit": code_edit.make,
+        "rename": rename.make,
+        "rag_quotes": rag_quotes.make,
+        "json_reemit": json_reemit.make,
+        "glossary": glossary.make,
+        "log_evidence": log_evidence.make,
         "revise": revise.make,
+        "agent": agent.make,
+        "csv_json": csv_json.make,
+        "md_table": md_table.make,
+        "legal": legal.make,
+        "sql_rewrite": sql_rewrite.make,
     }
 )
 """The controls C1 (no_copy) and C2 (false_friend), and the workloads of docs/benchmarks.md."""
+
+EXTRAS: Final[Mapping[str, Recipe]] = MappingProxyType({"legal_licences": legal.make_licences})
+"""Recipes of materials that Debian has and slim images lack; without them they fall back on what is always there."""
 
 _LEAST_SIZE = 256
 _SHORTEST_OUTPUT, _LONGEST_OUTPUT = 64, 1024
@@ -114,13 +142,12 @@ def build(recipe: str, *, tokenizer: Tokenizer, size: int, seed: int, materials:
 
     Needs no network. Raises ValueError on an unknown recipe, a size below 256, or one that cannot be met.
     """
-    if recipe not in RECIPES:
-        raise ValueError(f"unknown recipe {recipe!r}: one of {', '.join(sorted(RECIPES))}")
+    recipes = {**RECIPES, **EXTRAS}
+    if recipe not in recipes:
+        raise ValueError(f"unknown recipe {recipe!r}: one of {', '.join(sorted(recipes))}")
     if size < _LEAST_SIZE:
         raise ValueError(f"size must be at least {_LEAST_SIZE} tokens, got {size}")
-    draft = RECIPES[recipe](
-        random.Random(seed), size, lambda messages: len(prompt_ids(tokenizer, messages)), materials or Materials()
-    )
+    draft = recipes[recipe](seed, size, lambda messages: len(prompt_ids(tokenizer, messages)), materials or Materials())
     ends = (*draft.earlier, len(draft.messages))
     golds = (*(draft.messages[end]["content"] for end in draft.earlier), draft.gold)
     turns = tuple(_turn(tokenizer, draft.messages[:end], gold) for end, gold in zip(ends, golds, strict=True))

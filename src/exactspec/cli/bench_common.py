@@ -15,7 +15,7 @@ from exactspec.bench.peers.error import PeerError
 from exactspec.bench.provenance import collect, now
 from exactspec.bench.recorder import Recorder
 from exactspec.bench.store import ResultFile
-from exactspec.bench.workloads import RECIPES
+from exactspec.bench.workloads import EXTRAS, RECIPES
 from exactspec.budget import Cost
 from exactspec.cli.services import CliError, Services
 from exactspec.target.cache_types import DEFAULT_CACHE_DTYPE
@@ -101,7 +101,7 @@ def listed(text: str, option: str, known: Iterable[str]) -> list[str]:
 
 def recipes(text: str) -> list[str]:
     """Names of workloads with commas between, or "all"."""
-    return list(RECIPES) if text.strip() == "all" else listed(text, "--workloads", RECIPES)
+    return list(RECIPES) if text.strip() == "all" else listed(text, "--workloads", (*RECIPES, *EXTRAS))
 
 
 def token_count(word: str) -> int:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
+
+T = TypeVar("T")
 
 Message: TypeAlias = Mapping[str, str]
 CountTokens: TypeAlias = Callable[[Sequence[Message]], int]
@@ -39,6 +41,11 @@ Plan: TypeAlias = tuple[int, Callable[[int], Draft | None]]
 def user(content: str) -> tuple[Message, ...]:
     """A conversation of one user turn."""
     return ({"role": "user", "content": content},)
+
+
+def pick(variants: Sequence[T], seed: int) -> T:
+    """The variant of a seed: in turn, so that a few seeds show different ones."""
+    return variants[seed % len(variants)]
 
 
 def fit_units(available: int, size: int, length: Callable[[int], int]) -> int | None:

@@ -1,69 +1,79 @@
-"""Code edit, whole file back: one small change is asked for, and the reply is the file with all else unchanged."""
+"""Code edit, whole file back: a few changes are asked for, and the reply is the file with all else unchanged."""
 
 from __future__ import annotations
 
 import ast
 import difflib
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final
 
-from exactspec.bench.recipes.base import TOLERANCE, CountTokens, Draft, Message, fit_units, user
+from exactspec.bench.recipes.base import CountTokens, Draft, user
+from exactspec.bench.recipes.edits import KINDS, Edit, apply
 from exactspec.bench.recipes.materials import Materials
+from exactspec.bench.recipes.sources import Function, Source, first_line, fit_source, functions_of, parses
 
-_Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
-_MOST_FILES = 200  # tried before giving up on a size
-
-
-@dataclass(frozen=True, slots=True)
-class _Edit:
-    instruction: str
-    text: str
+_COUNTS: Final = (1, 3, 10)
+_TWINS: Final = 5  # one seed in so many: two almost equal functions
+_TOKENS_PER_EDIT = 170  # of the prompt, at least: a file of 512 tokens has no room for ten edits
 
 
-def make(rng: random.Random, size: int, count: CountTokens, materials: Materials) -> Draft:
-    """A library file, or as many of its first whole statements as fit, with one seeded edit.
+def make(seed: int, size: int, count: CountTokens, materials: Materials) -> Draft:
+    """A library file, or as many of its first whole units as fit, with 1, 3 or up to 10 seeded edits.
 
-    Gold: the edited text, which `ast.parse` accepts. Asked for in one of two styles: by an instruction or by a
-    unified diff. Raises ValueError if no file of the library gives the size.
+    Variants: the number of edits, or `twins`: the file holds two almost equal functions, and the edit is in the
+    second; each with `instruction`, asked for in words, or `diff`, as a unified diff. Gold: the edited text, which
+    `ast.parse` accepts. Raises ValueError if no file of the library gives the size.
     """
-    style = rng.choice(("instruction", "diff"))
-    files = list(materials.library_texts(smallest=2 * size, largest=40 * size))
-    rng.shuffle(files)
-    for name, text in files[:_MOST_FILES]:
-        found = _from_file(rng, name, text, size, count, style)
-        if found is not None:
-            return found
-    raise ValueError(f"code_edit: no library file gives a prompt of {size} tokens within 5%: ask for another size")
+    rng = random.Random(seed)
+    style = ("instruction", "diff")[seed % 2]
+    twins = seed % _TWINS == _TWINS - 1
+    wanted = 1 if twins else max(1, min(_COUNTS[seed % len(_COUNTS)], size // _TOKENS_PER_EDIT))
+    tries = [(wanted, twins), *((fewer, False) for fewer in range(wanted - (not twins), 0, -1))]
+    for edits, with_twins in tries:  # a small prompt may have no room for what was drawn
+        try:
+            return _fit(rng, size, count, materials, edits, with_twins, style)
+        except ValueError as error:
+            refused = error
+    raise refused
 
 
-def _from_file(rng: random.Random, name: str, text: str, size: int, count: CountTokens, style: str) -> Draft | None:
-    try:
-        ends = [node.end_lineno or 0 for node in ast.parse(text).body]
-    except (SyntaxError, ValueError):
-        return None
-    lines = text.splitlines(keepends=True)
+def _fit(
+    rng: random.Random,
+    size: int,
+    count: CountTokens,
+    materials: Materials,
+    wanted: int,
+    twins: bool,
+    style: str,
+) -> Draft:
+    def change(attempt: random.Random, source: Source, n: int) -> Draft | None:
+        before = source.start(n)
+        only = None
+        if twins:
+            doubled = _twins(attempt, before)
+            if doubled is None:
+                return None
+            before, only = doubled
+        edits = _edits(attempt, before, wanted, only)
+        if len(edits) < wanted:
+            return None
+        after = apply(before, edits)
+        if not parses(after):
+            return None
+        request = _diff(before, after) if style == "diff" else _told(edits)
+        text = f"Here is the file {source.name}:\n\n```python\n{before}```\n\n{request}"
+        variant = f"{'twins' if twins else wanted} {style}"
+        whole = user(f"{text}\nReturn the full changed file and nothing else.")
+        return Draft(whole, after, (source.name,), n, variant)
 
-    def start(n: int) -> str:
-        return "".join(lines[: ends[n - 1]]).rstrip("\n") + "\n"
-
-    # The request adds to the length, so the size is first sought without it, and then with fewer statements.
-    most = fit_units(len(ends), size, lambda n: count(_ask(name, start(n), "Change one line.")))
-    for n in range(most or 0, max(0, (most or 0) - 4), -1):
-        kept = start(n)
-        edit = _edit(rng, kept)
-        if edit is None:
-            continue
-        messages = _ask(name, kept, _diff(kept, edit.text) if style == "diff" else edit.instruction)
-        if abs(count(messages) - size) <= TOLERANCE * size:
-            return Draft(messages, edit.text, (name,), n)
-    return None
+    return fit_source("code_edit", rng, size, count, materials, change)
 
 
-def _ask(name: str, text: str, request: str) -> tuple[Message, ...]:
-    return user(
-        f"Here is the file {name}:\n\n```python\n{text}```\n\n{request}\nReturn the full changed file and nothing else."
+def _told(edits: list[Edit]) -> str:
+    if len(edits) == 1:
+        return edits[0].instruction
+    return "Make these changes (line numbers are those of the file above):\n" + "\n".join(
+        f"{i}. {edit.instruction}" for i, edit in enumerate(edits, 1)
     )
 
 
@@ -72,68 +82,44 @@ def _diff(before: str, after: str) -> str:
     return "Apply this change:\n\n```diff\n" + "".join(lines) + "```"
 
 
-def _edit(rng: random.Random, text: str) -> _Edit | None:
-    """The first edit that fits, of a seeded order of kinds and functions; None if the text has no room for any."""
-    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, _Function)]
+def _edits(rng: random.Random, text: str, wanted: int, only: str | None) -> list[Edit]:
+    """At most `wanted` edits at places that do not touch, top down; in the function `only`, if given."""
+    functions = [f for f in functions_of(text) if only is None or f.name == only]
     rng.shuffle(functions)
-    kinds: list[Callable[[str, _Function], _Edit | None]] = [_docstring, _guard, _default]
-    rng.shuffle(kinds)
-    for kind in kinds:
-        for function in functions:
-            edit = kind(text, function)
-            if edit is not None and edit.text != text and _parses(edit.text):
-                return edit
-    return None
+    lines = tuple(text.splitlines(keepends=True))
+    tree = ast.parse(text)
+    found: list[Edit] = []
+    for function in functions:
+        kinds = list(KINDS)
+        rng.shuffle(kinds)
+        for kind in kinds:
+            edit = kind(tree, lines, function)
+            if edit is not None and not any(edit.touches(other) for other in found):
+                found.append(edit)
+                break
+        if len(found) == wanted:
+            break
+    return sorted(found, key=lambda edit: edit.first)
 
 
-def _docstring(text: str, function: _Function) -> _Edit | None:
-    if ast.get_docstring(function) is not None or _one_line(function):
+def _twins(rng: random.Random, text: str) -> tuple[str, str] | None:
+    """The text with a top-level function written a second time below itself, under another name and with one line
+    more; and that name."""
+    body = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
+    fitting: list[Function] = [f for f in body if 4 <= (f.end_lineno or 0) - f.lineno <= 40 and "\n" not in f.name]
+    names = {f.name for f in body}
+    fitting = [f for f in fitting if f"{f.name}_again" not in names and f.body[0].lineno > f.lineno]
+    if not fitting:
         return None
-    sentence = f"Part of the public interface since the first release; {function.name} keeps its signature."
-    new = _insert_above_body(text, function, (f'"""{sentence}"""',))
-    return _Edit(f'Give the function {function.name} (line {function.lineno}) the docstring "{sentence}"', new)
-
-
-def _guard(text: str, function: _Function) -> _Edit | None:
-    names = [argument.arg for argument in function.args.args if argument.arg not in ("self", "cls")]
-    if not names or _one_line(function) or ast.get_docstring(function) is not None:
-        return None
-    new = _insert_above_body(text, function, (f"if {names[0]} is None:", "    return None"))
-    return _Edit(
-        f"At the top of the function {function.name} (line {function.lineno}), return None if {names[0]} is None.", new
-    )
-
-
-def _default(text: str, function: _Function) -> _Edit | None:
-    for node in function.args.defaults:
-        if isinstance(node, ast.Constant) and node.value in (None, True, False) and node.end_col_offset is not None:
-            lines = text.splitlines(keepends=True)
-            raw = lines[node.lineno - 1].encode()
-            new = repr(not node.value) if node.value is not None else "0"
-            lines[node.lineno - 1] = (raw[: node.col_offset] + new.encode() + raw[node.end_col_offset :]).decode()
-            return _Edit(
-                f"In the function {function.name} (line {function.lineno}), change the first default argument that is "
-                f"None, True or False to {new}.",
-                "".join(lines),
-            )
-    return None
-
-
-def _one_line(function: _Function) -> bool:
-    return function.body[0].lineno == function.lineno
-
-
-def _insert_above_body(text: str, function: _Function, added: Sequence[str]) -> str:
+    function = rng.choice(fitting)
     lines = text.splitlines(keepends=True)
-    first = function.body[0]
-    at = min([first.lineno, *(d.lineno for d in getattr(first, "decorator_list", ()))]) - 1
-    indent = " " * first.col_offset
-    return "".join([*lines[:at], *(f"{indent}{line}\n" for line in added), *lines[at:]])
-
-
-def _parses(text: str) -> bool:
-    try:
-        ast.parse(text)
-    except (SyntaxError, ValueError):
-        return False
-    return True
+    first, last = first_line(function), function.end_lineno or 0
+    copied = lines[first - 1 : last]
+    at = function.lineno - first
+    name = f"{function.name}_again"
+    copied[at] = copied[at].replace(f"def {function.name}", f"def {name}", 1)
+    indent = " " * function.body[-1].col_offset
+    below = first_line(function.body[-1]) - first
+    copied.insert(below, f"{indent}pass  # the second time\n")
+    doubled = "".join([*lines[:last], "\n", "\n", *copied, *lines[last:]])
+    return (doubled, name) if parses(doubled) else None

@@ -16,12 +16,13 @@ _GOLD_LINES = 40
 _MOST_LINES = 4096
 
 
-def make(rng: random.Random, size: int, count: CountTokens, materials: Materials) -> Draft:
+def make(seed: int, size: int, count: CountTokens, materials: Materials) -> Draft:
     """Lines in the manner of a services table; each name comes with several ports, no two lines agree for long.
 
     The task raises every port and halves every count, so that the gold follows a line of the prompt for 3 to 6
     tokens and then leaves it. Raises ValueError if no number of lines gives the size.
     """
+    rng = random.Random(seed)
     names, files = service_names(materials)
     lines = [_line(rng, rng.choice(names)) for _ in range(_MOST_LINES)]
 

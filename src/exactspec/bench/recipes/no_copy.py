@@ -15,12 +15,13 @@ _MIME_TYPES = "/etc/mime.types"
 _GOLD_WORDS = 160
 
 
-def make(rng: random.Random, size: int, count: CountTokens, materials: Materials) -> Draft:
+def make(seed: int, size: int, count: CountTokens, materials: Materials) -> Draft:
     """Words drawn without repetition, so no pair of words occurs twice in prompt and gold together.
 
     The gold is text of further words of the same kind, for replay only: a real model writes its own story.
     Raises ValueError if no number of words gives the size.
     """
+    rng = random.Random(seed)
     words, files = vocabulary(materials)
     rng.shuffle(words)
     usable = len(words) - _GOLD_WORDS

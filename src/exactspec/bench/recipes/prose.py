@@ -7,9 +7,11 @@ import random
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from exactspec.bench.recipes.materials import Materials, text_of
+
+_Node: TypeAlias = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 _SMALLEST, _LARGEST = 4_000, 120_000  # bytes of a file: smaller ones say little, larger ones take long to parse
 _FEWEST_WORDS = 12
@@ -54,11 +56,17 @@ def _of_file(name: str, text: str) -> Iterator[Paragraph]:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
+    for node in _documented(tree):
         for block in (ast.get_docstring(node) or "").split("\n\n"):
             joined = " ".join(block.split())
             if _NOT_PROSE.search(block) or not _PLAIN.fullmatch(joined) or joined[-1] != "." or not joined[0].isupper():
                 continue
             yield Paragraph(name, tuple(_SENTENCE_END.split(joined)))
+
+
+def _documented(node: _Node) -> Iterator[_Node]:
+    """The node, and the classes and functions straight in it; faster than a walk through all expressions."""
+    yield node
+    for inner in node.body:
+        if isinstance(inner, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _documented(inner)

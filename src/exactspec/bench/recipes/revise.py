@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, TypeAlias
 
-from exactspec.bench.recipes.base import CountTokens, Draft, Message, Plan, fit_draft
+from exactspec.bench.recipes.base import CountTokens, Draft, Message, Plan, fit_draft, pick
 from exactspec.bench.recipes.materials import Materials
 from exactspec.bench.recipes.prose import Paragraph, paragraphs
 
@@ -46,17 +46,18 @@ class Change:
     text: Text
 
 
-def make(rng: random.Random, size: int, count: CountTokens, materials: Materials) -> Draft:
+def make(seed: int, size: int, count: CountTokens, materials: Materials) -> Draft:
     """A conversation of 1 to 6 revise turns (more only where the size asks for it), all of them measured.
 
     The first answer is prose of the library. Variants: `last`, every turn changes the answer before it; `older`,
     the last turn goes back to the first answer. Raises ValueError if the materials do not give the size.
     """
-    return fit_draft("revise", rng, size, count, lambda attempt: _plan(attempt, size, materials))
+    rng = random.Random(seed)
+    variant = pick(("last", "older"), seed)
+    return fit_draft("revise", rng, size, count, lambda attempt: _plan(attempt, size, materials, variant))
 
 
-def _plan(rng: random.Random, size: int, materials: Materials) -> Plan:
-    variant = rng.choice(("last", "older"))
+def _plan(rng: random.Random, size: int, materials: Materials, variant: str) -> Plan:
     fewest = max(2 if variant == "older" else 1, -(-size // _MOST_TOKENS) - 1)
     turns = max(fewest, min(rng.randint(1, 6), size // _FEWEST_TOKENS - 1))
     taken = list(islice(paragraphs(rng, materials), min(_MOST_PARAGRAPHS, size // 20)))
