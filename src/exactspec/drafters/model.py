@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 
 from exactspec.budget import Cost
@@ -22,6 +23,7 @@ from exactspec.drafters.base import Context, DraftBudget, State, Verified
 from exactspec.drafters.growing import Growth, Row, Shape, probabilities
 from exactspec.drafters.pays import ModelTimes, Pays
 from exactspec.drafters.reading import SOURCE, Reading, SameTokens
+from exactspec.drafters.reencoding import Reencoded, Translation
 from exactspec.drafters.vocabularies import first_difference
 from exactspec.target.base import Cache, IntArray, Segment, Target, Want
 from exactspec.target.tokenizer import Tokenizer
@@ -67,7 +69,8 @@ class ModelDrafter:
     cost of more relative to it; a first guess, for all times are measured while it runs. `clock`: for tests.
 
     Instances hold no request's data. Thread-safe as far as the model is: its forwards are made one at a time.
-    Raises ValueError if the two tokenizers' texts differ (naming the first id), or `length` is below 1.
+    `difference`: the first id that the two tokenizers name differently, if any; text is then encoded anew both ways
+    (`reencoding`). Raises ValueError if `length` is below 1.
     """
 
     def __init__(
@@ -88,8 +91,7 @@ class ModelDrafter:
         self.length = length
         self._target_tokenizer = tokenizer if target_tokenizer is None else target_tokenizer
         self.difference = None if target_tokenizer is None else first_difference(tokenizer, target_tokenizer)
-        if self.difference is not None:
-            raise ValueError(f"the vocabularies differ: {self.difference}")
+        self._translation = None if self.difference is None else Translation.between(tokenizer, self._target_tokenizer)
         self._times = ModelTimes(row_s=row_s, cost=cost)
         self._clock = clock
         self._lock = threading.Lock()
@@ -102,14 +104,10 @@ class ModelDrafter:
         """The same model, drafting chains of that length (None: trees)."""
         if length == self.length:
             return self
-        twin = ModelDrafter(
-            self.model,
-            self.tokenizer,
-            target_tokenizer=self._target_tokenizer,
-            length=length,
-            clock=self._clock,
-        )
-        twin._times, twin._lock = self._times, self._lock
+        if length is not None and length < 1:
+            raise ValueError(f"length must be at least 1, got {length}")
+        twin = copy(self)  # times and lock are shared
+        twin.length = length
         return twin
 
     # -- the seam --------------------------------------------------------------------------------------------------
@@ -163,6 +161,8 @@ class ModelDrafter:
     # -- a draft ---------------------------------------------------------------------------------------------------
 
     def _reading(self) -> Reading:
+        if self._translation is not None:
+            return Reencoded(self._translation)
         return SameTokens(known=self.model.vocab_size, offered=self._target_tokenizer.vocab_size)
 
     def _draft(self, s: _State, budget: DraftBudget) -> tuple[DraftTree, int]:
