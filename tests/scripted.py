@@ -170,6 +170,20 @@ def hash_target(*, vocab_size: int = 97, order: int | None = 2, scale: float = 6
     return ListTarget(logits, vocab_size=vocab_size, **options)
 
 
+class Clock:
+    """One millisecond a look; a target with `before` as its hook takes forty for a forward."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 0.001
+        return self.now
+
+    def before(self, forward: int) -> None:
+        self.now += 0.040
+
+
 class ByteTokenizer:
     """F3: id = byte, 256 = EOS, 257 = BOS, 258 and 259 open and close a turn; `merges` are further ids, from 260 on,
     that `encode` prefers (so that one text has several tokenisations)."""

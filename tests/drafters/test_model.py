@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from scripted import ByteTokenizer, IdTokenizer, ListTarget, hash_target, script_target
+from scripted import ByteTokenizer, Clock, IdTokenizer, ListTarget, hash_target, script_target
 
 from exactspec.drafters import CopySpecDrafter, FirstOf, ModelDrafter
 from exactspec.drafters.base import Context, DraftBudget, State, Verified
@@ -25,23 +26,6 @@ PROMPT = [3, 1, 4, 1, 5, 9, 2, 6] * 3
 GREEDY = SamplingParams(max_tokens=90)
 SAMPLED = SamplingParams(max_tokens=90, temperature=0.7, top_p=0.9, seed=11)
 PLAIN = Speculation(draft="none")
-
-
-class Clock:
-    """One millisecond a look; `target` is a target whose forwards take forty."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        self.now += 0.001
-        return self.now
-
-    def target(self, **options: Any) -> ListTarget:
-        def before(forward: int) -> None:
-            self.now += 0.040
-
-        return hash_target(before=before, **options)
 
 
 def blurred(noise: float, *, seed: int = 1, **options: Any) -> ListTarget:
@@ -89,7 +73,7 @@ class Checked(ModelDrafter):
 def test_same_tokens_and_a_cache_in_step(length: int | None, params: SamplingParams) -> None:
     clock = Clock()
     drafter = Checked(blurred(0.1), TOKENIZER, length=length, clock=clock)
-    engine = Engine(clock.target(), TOKENIZER, draft=drafter)
+    engine = Engine(hash_target(before=clock.before), TOKENIZER, draft=drafter)
     before = Checked.checks
     plain = engine.generate(PROMPT, params, speculation=PLAIN)
     drafted = engine.generate(PROMPT, params)
@@ -151,16 +135,17 @@ def test_09_a_rejection_leaves_no_trace(length: int) -> None:
 def test_a_session_and_its_fork_stay_in_step() -> None:
     clock = Clock()
     drafter = Checked(blurred(0.1), TOKENIZER, clock=clock)
-    engine = Engine(clock.target(), TOKENIZER, draft=drafter)
+    engine = Engine(hash_target(before=clock.before), TOKENIZER, draft=drafter)
     session = engine.session()
-    first = session.generate(PROMPT, GREEDY)
+    first = session.generate(PROMPT, SamplingParams(max_tokens=30))
     longer = [*PROMPT, *first.token_ids, 5, 6, 7]
     twin = session.fork()
+    short = replace(SAMPLED, max_tokens=30)
     shorter = [*PROMPT, *first.token_ids[:20], 8, 9]
     for one in (session, twin, session):
         for ids in (longer, shorter, longer):
-            got = one.generate(ids, SAMPLED)
-            assert got.token_ids == engine.generate(ids, SAMPLED, speculation=PLAIN).token_ids
+            got = one.generate(ids, short)
+            assert got.token_ids == engine.generate(ids, short, speculation=PLAIN).token_ids
             assert got.metrics.accepted_by_source["model"] > 0
     session.close()
     twin.close()

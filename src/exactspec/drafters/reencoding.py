@@ -30,7 +30,9 @@ SHORTEST, LONGEST = 64, 512  # characters of a piece
 _LEAVES = 24  # likeliest paths that are encoded
 
 _PIECE = re.compile(r"(?<=\S)(?= \w)|(?<=\n)(?=\S)")
-_WORD = re.compile(r"(?<=\S)(?=\s)|(?<=\n)(?=\S)|(?<=\w)(?=[^\w\s'’])|(?<=[^\w\s'’])(?=\w)")
+# Where the usual pre-tokenizers always cut: behind letters and digits, before blanks, behind line ends. (Punctuation
+# may join the letters or the line end that follow it.)
+_WORD = re.compile(r"(?<=[^\W_])(?=[ \t\r\n_]|[^\w\s'’])|(?<=\S)(?=[ \t])|(?<=\n)(?=\S)")
 _AHEAD = 2  # characters that a border needs to be seen
 
 
