@@ -32,7 +32,10 @@ MOST = 64
 """Children of one node that are looked at."""
 
 PRIOR = np.float32(2)
-"""Expected events that the prior ratio counts as."""
+"""Expected hits of successors that the prior ratio counts as."""
+
+SURE_PRIOR = np.float32(6)
+"""The same for misses of the base: its makers know their odds, so what the table adds is learned slowly."""
 
 S_TOKEN, S_BASE, S_CELL, S_RANK, S_MOOD = range(5)
 S_COLUMNS = 5
@@ -68,9 +71,9 @@ def view(p):
 
 
 @numba.njit
-def ratio(cell):
-    """Events seen to events expected; `cell` (seen, expected, prior ratio)."""
-    return (cell[0] + PRIOR * cell[2]) / (cell[1] + PRIOR)
+def ratio(cell, prior):
+    """Events seen to events expected; `cell` (seen, expected, prior ratio), which counts as `prior` events."""
+    return (cell[0] + prior * cell[2]) / (cell[1] + prior)
 
 
 @numba.njit
@@ -96,7 +99,9 @@ def spread(keys, ids, odds, base_i, base_n, base_p, trusts, hopes, node, before,
                     break
             maker = 0 if base_i[B_SOURCE, child] < sound else 1
             cell = (maker * TRUSTS + trust(p)) * VIEWS + said
-            missed = (np.float32(1) - p) * ratio(trusts[cell])
+            missed = np.float32(1) - p
+            if said != SILENT or maker == 1:
+                missed *= ratio(trusts[cell], SURE_PRIOR)
             s_i[count, 0], s_i[count, 1], s_i[count, 2], s_i[count, 3] = base_i[B_TOKEN, child], child, cell, rank
             s_p[count, 0], s_p[count, 1], s_p[count, 2] = max(np.float32(1) - missed, np.float32(0.001)), p, listed
             offered += s_p[count, 0]
@@ -110,7 +115,7 @@ def spread(keys, ids, odds, base_i, base_n, base_p, trusts, hopes, node, before,
     bases = count
     beside = 0 if bases == 0 else 1 if offered < np.float32(0.5) else 2
     mood = HOPES + (order - 1) * 3 + beside
-    general = min(ratio(hopes[mood]), np.float32(1.3)) if found else np.float32(1)
+    general = min(ratio(hopes[mood], PRIOR), np.float32(1.3)) if found else np.float32(1)
     scale = left / max(np.float32(1) - matched, np.float32(0.02))
     for j in range(found):
         taken = False
@@ -123,7 +128,7 @@ def spread(keys, ids, odds, base_i, base_n, base_p, trusts, hopes, node, before,
         p = min(scale * f_odds[j], left)
         cell = (((order - 1) * 3 + beside) * RANKS + min(j, RANKS - 1)) * CHANCES + chance(f_odds[j])
         s_i[count, 0], s_i[count, 1], s_i[count, 2], s_i[count, 3], s_i[count, 4] = f_ids[j], -1, cell, j, mood
-        s_p[count, 1], s_p[count, 2], s_p[count, 3] = p, f_odds[j], p * ratio(hopes[cell])
+        s_p[count, 1], s_p[count, 2], s_p[count, 3] = p, f_odds[j], p * ratio(hopes[cell], PRIOR)
         s_p[count, 0] = min(s_p[count, 3] * general, left)
         left -= s_p[count, 0]
         count += 1

@@ -20,7 +20,7 @@ TRUST = np.float32(0.8)
 """Weight of two tokens' successors against one token's."""
 
 TAIL = np.float32(4)
-"""Tokens as likely as the last one of a row that are counted with it, for all that it does not list."""
+"""Tokens as likely as the last one of a full row that are counted with it, for all that it does not list."""
 
 
 @numba.njit
@@ -104,7 +104,7 @@ def probabilities(logits, count, out):
     for i in range(count):
         out[i] = np.exp(logits[i] - logits[0])
         total += out[i]
-    total += TAIL * out[count - 1]
+    total += TAIL * np.float32(count) / np.float32(WAYS) * out[count - 1]
     for i in range(count):
         out[i] /= total
 
