@@ -132,8 +132,7 @@ def run(budget: Budget, tree: DraftTree, accept: Callable[[int], int], steps: in
     """(drafted, accepted) per step, where every proposal is `tree` and `accept(step)` nodes of it are right."""
     out: list[tuple[int, int]] = []
     for step in range(steps):
-        assert budget.nodes() > 0
-        chosen = budget.choose(tree)
+        chosen = budget.choose(tree) if budget.nodes() else DraftTree.empty()
         accepted = min(accept(step), len(chosen))
         budget.record(drafted=len(chosen), accepted=accepted)
         out.append((len(chosen), accepted))
@@ -151,8 +150,8 @@ class TestBackOff:
         assert all(d <= BackOff.PROBE for d in drafted[small:])
         probes = [step for step, d in enumerate(drafted) if d]
         pauses = [b - a - 1 for a, b in pairwise(probes)]
-        assert pauses[patience - 1 :][:6] == [1, 2, 4, 8, 16, 32]
-        assert max(pauses) == BackOff.LONGEST
+        assert pauses[patience - 1 :][:5] == [1, 2, 4, 8, 16]
+        assert BackOff.LONGEST <= max(pauses) < BackOff.LONGEST + AdaptiveBudget.EVERY
 
     def test_unlikely_drafts_that_fail_say_nothing_yet(self) -> None:
         unsure = chain(0.1)
@@ -182,6 +181,20 @@ class TestBackOff:
     def test_without_it_nothing_pauses(self) -> None:
         budget = AdaptiveBudget(48, careful=False)
         assert all(d == len(UNSURE) for d, _ in run(budget, UNSURE, lambda step: 0, 50))
+
+    def test_after_long_without_success_proposals_are_asked_for_less_often(self) -> None:
+        budget = AdaptiveBudget(48)
+        asked = []
+        for _ in range(AdaptiveBudget.IDLE + 30):
+            asked.append(budget.nodes() > 0)
+            budget.record(drafted=0, accepted=0)
+        assert all(asked[: AdaptiveBudget.IDLE])
+        assert sum(asked[AdaptiveBudget.IDLE :]) == 30 // AdaptiveBudget.EVERY
+        while not budget.nodes():
+            budget.record(drafted=0, accepted=0)
+        assert len(budget.choose(SURE)) > 20
+        budget.record(drafted=20, accepted=5)
+        assert [budget.nodes() for _ in range(9)] == [48] * 9
 
     @pytest.mark.parametrize("tree", [UNSURE, SURE, chain(0.2)])
     def test_drafts_that_always_fail_cost_little(self, tree: DraftTree) -> None:

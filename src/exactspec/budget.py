@@ -177,31 +177,40 @@ class AdaptiveBudget:
     """Verify the nodes that make tokens per time largest, by node scores and the cost of rows.
 
     `max_nodes` >= 1. `cost`: see `CostModel`. `careful`: scores are held against what came of earlier ones (`Mood`),
-    with pauses after misses (`BackOff`). A proposal is asked for in every step, pauses included: copying costs
-    microseconds, and a long match must end a pause.
+    with pauses after misses (`BackOff`). Proposals are asked for in pauses, too, since they cost microseconds and a
+    long match must end a pause; but after `IDLE` steps without an accepted node only in every `EVERY`-th step: of a
+    small model's step even that is a hundredth.
     """
 
-    __slots__ = ("_back_off", "_costs", "_factor", "_max_nodes", "_mood", "_promised")
+    IDLE = 48
+    EVERY = 3
+
+    __slots__ = ("_back_off", "_cost", "_costs", "_factor", "_idle", "_max_nodes", "_mood", "_promised")
 
     def __init__(self, max_nodes: int, *, cost: Cost | None = None, careful: bool = True) -> None:
         if max_nodes < 1:
             raise ValueError(f"max_nodes must be >= 1, got {max_nodes}; use FixedBudget(0) to never draft")
         self._max_nodes = max_nodes
-        model = TABLE if cost is None else cost
-        self._costs = [model(rows) for rows in range(1, max_nodes + 2)]
+        self._cost = TABLE if cost is None else cost
+        self._costs = [self._cost(rows) for rows in range(1, max_nodes + 2)]
         self._back_off = BackOff() if careful else None
         self._mood = Mood() if careful else None
         self._factor = 1.0
+        self._idle = 0  # steps since a node was accepted
         self._promised = 0.0  # by the scores, before the factor, of the tree at hand
 
     def nodes(self) -> int:
+        if self._back_off is not None and self._idle >= self.IDLE and self._idle % self.EVERY:
+            return 0
         return self._max_nodes
 
     def choose(self, tree: DraftTree, *, cost: Cost | None = None) -> DraftTree:
         if not len(tree):
             self._promised = 0.0
             return tree
-        costs = self._costs if cost is None else [cost(rows) for rows in range(1, self._max_nodes + 2)]
+        if cost is not None and cost is not self._cost:
+            self._cost, self._costs = cost, [cost(rows) for rows in range(1, self._max_nodes + 2)]
+        costs = self._costs
         scores: list[float] = sorted(tree.score.tolist(), reverse=True)
         most = self._most(scores)
         # Expected tokens of a step: the target's own one, and every node that is reached and accepted.
@@ -232,6 +241,7 @@ class AdaptiveBudget:
     def record(self, *, drafted: int, accepted: int, promised: float | None = None) -> None:
         if self._back_off is not None and self._mood is not None:
             self._back_off.record(drafted=drafted, accepted=accepted)
+            self._idle = 0 if accepted else self._idle + 1
             # Nodes that others chose come from `allow`, with the factor in their scores.
             whole = self._promised if promised is None or self._promised else promised / self._factor
             self._mood.record(promised=whole if drafted else 0.0, accepted=accepted)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scripted import IdTokenizer, script_target
+from scripted import IdTokenizer, Oracle, script_target
 
 from exactspec.bench.simulate import (
     Answer,
@@ -24,6 +24,7 @@ from exactspec.bench.simulate import (
 )
 from exactspec.budget import CostModel, FixedBudget
 from exactspec.drafters import CopyDrafter, CopySpecDrafter
+from exactspec.drafters.base import Verified
 from exactspec.engine import Engine
 from exactspec.params import SamplingParams, Speculation
 from exactspec.tree import DraftTree
@@ -44,7 +45,7 @@ def test_plain_decoding_is_one_step_and_one_row_a_token() -> None:
     assert (one.tau, one.copy_share, one.speedup) == (1.0, 0.0, 1.0)
 
 
-@pytest.mark.parametrize("draft", ["copyspec", "copy", "auto"])
+@pytest.mark.parametrize("draft", ["copyspec", "copy"])
 def test_the_counts_are_those_of_the_engine(draft: str) -> None:
     answer = edited(1)
     target = script_target(len(answer.prompt), answer.output)
@@ -55,6 +56,67 @@ def test_the_counts_are_those_of_the_engine(draft: str) -> None:
     metrics = real.metrics
     assert (found.tokens, found.steps) == (metrics.completion_tokens, metrics.num_steps)
     assert (found.rows - found.steps, found.copied) == (metrics.num_draft_tokens, metrics.num_accepted_tokens)
+
+
+def test_without_the_rows_of_a_target_counts_are_near_those_of_the_engine() -> None:
+    answer = edited(1)
+    target = script_target(len(answer.prompt), answer.output)
+    real = Engine(target, IdTokenizer(), draft="auto").generate(list(answer.prompt), SamplingParams(max_tokens=300))
+    found = compare([answer], {"auto": Speculation(draft="auto")}, equal_rows=False)["auto"]
+    assert real.token_ids == answer.output
+    assert found.steps == pytest.approx(real.metrics.num_steps, abs=2)
+
+
+def test_the_best_ids_of_a_log_reach_drafters_that_ask(tmp_path: Path) -> None:
+    class Watching(Oracle):
+        """Takes every second token; keeps what the rows say."""
+
+        wants_topk = True
+        rows: list[list[list[int]]]
+
+        def commit(self, state: list[int], verified: Verified) -> None:
+            self.rows.append(verified.rows.topk_ids.tolist())
+            state += verified.tokens.tolist()
+
+    output = (4, 5, 6, 7, 8)
+    best = tuple(((token, 2.0), (token + 10, 1.5)) for token in output)
+    known, unknown = Answer("a", "w", (9, 8), output, best=best), Answer("a", "w", (9, 8), output)
+    path = tmp_path / "log.jsonl"
+    for answer in (known, unknown):
+        append_log(path, answer)
+    assert read_log(path) == [known, unknown]
+    for answer, expected in (
+        (known, [[[4, 14], [5, 15], [-1, -1]], [[6, 16], [7, 17], [-1, -1]], [[8, 18]]]),
+        (unknown, [[[4], [5], [-1]], [[6], [7], [-1]], [[8]]]),
+    ):
+        drafter = Watching([9, 8, 4, 50, 6, 50, 8], length=2)
+        drafter.rows = []
+        assert replay(answer, drafter, FixedBudget(2), cost=COST).steps == 3
+        assert drafter.rows == expected
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"topk_ids": [[1, 2]]},
+        {"topk_ids": [[1], [2], [3]], "topk_logits": [[0.0], [0.0], [0.0]]},
+        {"topk_ids": [[1], [2]], "topk_logits": [[0.0], []]},
+        {"topk_ids": [[-1], [2]], "topk_logits": [[0.0], [0.0]]},
+        {"topk_ids": [["a"], [2]], "topk_logits": [[0.0], [0.0]]},
+        {"topk_ids": [[1], [2]], "topk_logits": [[0.0], [None]]},
+    ],
+)
+def test_best_ids_that_are_none_are_named(tmp_path: Path, broken: dict[str, object]) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text(json.dumps({"prompt_ids": [1], "output_ids": [1, 2], **broken}) + "\n")
+    with pytest.raises(ValueError, match="line 1: topk_ids and topk_logits must"):
+        read_log(path)
+
+
+def test_the_drafters_own_time_counts_where_a_plain_step_is_known() -> None:
+    sums = Replayed(tokens=200, steps=100, rows=300, copied=100, cost=125.0, propose_s=0.4, commit_s=0.1)
+    assert sums.speedup == 1.6
+    assert sums.speedup_on(0.01) == pytest.approx(200 / 175)
 
 
 def test_prediction_is_copied_from() -> None:

@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripted import IdTokenizer, hash_target
+
+from exactspec.budget import CostModel
+from exactspec.engine import Engine
 
 Run = Callable[..., Any]
 
@@ -35,6 +39,24 @@ def test_json(cli: Run, log: Path) -> None:
     assert found["a"]["copy"]["tokens"] == 150
     assert found["a"]["copy"]["rows"] <= found["a"]["copyspec"]["rows"]
     assert found["a"]["copy"]["tau"] >= found["a"]["copyspec"]["tau"]
+
+
+def test_rows_cost_what_they_do_for_a_model(cli: Run, log: Path) -> None:
+    def engine(cost: CostModel | None) -> Engine:
+        return Engine(hash_target(), IdTokenizer(), cost=cost)
+
+    dear = CostModel(rows=(1, 2), cost=(1.0, 2.0), one_s=1000.0)
+    slow_drafter = CostModel(one_s=1e-7)
+    found = [
+        json.loads(cli("simulate", str(log), "--draft", "copyspec", "--json", *more, engine=engine(cost)).out)["a"]
+        for more, cost in (((), None), (("--cost-of", "x"), dear), (("--cost-of", "x"), slow_drafter))
+    ]
+    speeds = [one["copyspec"]["predicted_speedup"] for one in found]
+    assert speeds[0] > 2
+    assert speeds[1] < 1  # ten rows in a step
+    assert speeds[2] < 0.1  # the drafter's own time
+    refused = cli("simulate", str(log), "--cost-of", "x", engine=engine(None))
+    assert (refused.code, "are not measured" in refused.err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -65,6 +87,17 @@ def test_generate_writes_a_log_that_simulate_reads(cli: Run, tmp_path: Path) -> 
     assert "prediction_ids" not in first
     assert bytes(second["prediction_ids"]) == b"xyz"
     assert "generate" in cli("simulate", str(path)).out
+
+
+def test_with_logprobs_the_log_holds_the_best_ids(cli: Run, tmp_path: Path) -> None:
+    path = tmp_path / "new.jsonl"
+    engine = Engine(hash_target(vocab_size=300), IdTokenizer(), draft="none")
+    asked = ("generate", "-m", "x", "-p", "hello", "--raw", "--max-tokens", "9", "--log", str(path))
+    assert cli(*asked, "--logprobs", "3", engine=engine).code == 0
+    line = json.loads(path.read_text())
+    assert [row[0] for row in line["topk_ids"]] == line["output_ids"]
+    assert all(len(row) == 3 and row == sorted(row, reverse=True) for row in line["topk_logits"])
+    assert "generate" in cli("simulate", str(path), "--draft", "recycle").out
 
 
 def test_bench_gold_refuses_to_overwrite(cli: Run, log: Path) -> None:
