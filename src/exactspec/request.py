@@ -252,6 +252,8 @@ class Request:
                 propose_s=propose_s,
                 verify_s=verify_s,
                 walk_s=walk_s,
+                tree=tree,
+                path=walked.path,
             )
         )
 

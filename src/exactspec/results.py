@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from exactspec.tree import DraftTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,7 @@ class TokenInfo:
 class StepRecord:
     """One step, on request. `context`: history length before it (tokens); `rows`: rows verified (root included);
     `depth`: of the draft tree; `accepted`: nodes accepted; `emitted`: tokens added; `source`: of the deepest
-    accepted node, "" if none; times in seconds."""
+    accepted node, "" if none; times in seconds. `tree`: what was verified; `path`: the accepted nodes."""
 
     context: int
     rows: int
@@ -40,6 +43,8 @@ class StepRecord:
     propose_s: float
     verify_s: float
     walk_s: float
+    tree: DraftTree | None = None
+    path: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

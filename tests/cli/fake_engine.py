@@ -71,6 +71,7 @@ class FakeEngine:
         *,
         speculation: Speculation | None = None,
         prediction: str | None = None,
+        record_steps: bool = False,
         progress: Any = None,
         cached: int = 0,
     ) -> Iterator[Chunk]:

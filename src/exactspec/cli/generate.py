@@ -28,23 +28,15 @@ EXIT_INTERRUPTED = 130
 def generate(
     context: typer.Context,
     model: opt.Model = DEFAULT_MODEL,
-    prompt: Annotated[
-        str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="The prompt; - reads stdin, as does a pipe.")
-    ] = None,
-    prompt_file: Annotated[
-        Path | None, typer.Option("--prompt-file", metavar="F", help="File that holds the prompt.")
-    ] = None,
-    messages: Annotated[
-        Path | None, typer.Option("--messages", metavar="F.json", help='JSON list of {"role", "content"} objects.')
-    ] = None,
+    prompt: opt.PromptText = None,
+    prompt_file: opt.PromptFile = None,
+    messages: opt.MessagesFile = None,
     system: opt.System = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Continue the text, without the chat template.")] = False,
+    raw: opt.Raw = False,
     draft: opt.Draft = "copy",
+    draft_length: opt.DraftLength = 0,
     max_nodes: opt.MaxNodes = 48,
-    prediction_file: Annotated[
-        Path | None,
-        typer.Option("--prediction-file", metavar="F", help="Text the answer will resemble: copied from too."),
-    ] = None,
+    prediction_file: opt.PredictionFile = None,
     max_tokens: opt.MaxTokens = None,
     min_tokens: opt.MinTokens = 0,
     temperature: opt.Temperature = 0.0,
@@ -97,7 +89,7 @@ def generate(
         stop=stop,
         logprobs=logprobs,
     )
-    speculation = Speculation(draft=draft, max_nodes=max_nodes)
+    speculation = Speculation(draft=draft, draft_length=draft_length, max_nodes=max_nodes)
     if logprobs is not None and not json_output and log is None:
         raise CliError("--logprobs are only shown in JSON: add --json")
     if compare_runs and draft == "none":

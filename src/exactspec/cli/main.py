@@ -36,6 +36,7 @@ class Commands(LazyGroup):
         "pull": Entry("exactspec.cli.pull", "pull", "Download a named model and check it."),
         "models": Entry("exactspec.cli.models", "models", "Show named models and disk use; delete."),
         "doctor": Entry("exactspec.cli.doctor", "doctor", "Show what runs on this machine, and how fast."),
+        "trace": Entry("exactspec.cli.trace", "trace", "Show what every step of one answer drafted and accepted."),
         "simulate": Entry("exactspec.cli.simulate", "simulate", "Replay stored answers through drafters, no model."),
         "bench": Entry("exactspec.cli.bench", "bench", "Measure speed and equality."),
     }

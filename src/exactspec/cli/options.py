@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -24,6 +25,14 @@ Model = Annotated[
 Draft = Annotated[
     str,
     typer.Option("--draft", metavar="|".join((*DRAFTS, *MODEL_FORMS)), help="How to draft. Never changes the answer."),
+]
+DraftLength = Annotated[
+    int,
+    typer.Option(
+        "--draft-length",
+        metavar="K",
+        help="Where a model drafts: always chains of K tokens (0: trees, as deep and as often as pays).",
+    ),
 ]
 MaxNodes = Annotated[int, typer.Option("--max-nodes", metavar="N", help="Most drafted tokens verified in one step.")]
 MaxTokens = Annotated[
@@ -52,6 +61,18 @@ Seed = Annotated[
 Stop = Annotated[
     list[str] | None,
     typer.Option("--stop", metavar="S", help="End the answer before this text, taken literally; repeatable."),
+]
+PromptText = Annotated[
+    str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="The prompt; - reads stdin, as does a pipe.")
+]
+PromptFile = Annotated[Path | None, typer.Option("--prompt-file", metavar="F", help="File that holds the prompt.")]
+MessagesFile = Annotated[
+    Path | None, typer.Option("--messages", metavar="F.json", help='JSON list of {"role", "content"} objects.')
+]
+Raw = Annotated[bool, typer.Option("--raw", help="Continue the text, without the chat template.")]
+PredictionFile = Annotated[
+    Path | None,
+    typer.Option("--prediction-file", metavar="F", help="Text the answer will resemble: copied from too."),
 ]
 System = Annotated[str | None, typer.Option("--system", metavar="S", help="System message of the conversation.")]
 Threads = Annotated[int | None, typer.Option("--threads", metavar="N", help="CPU threads (default: all cores).")]

@@ -64,6 +64,7 @@ class EngineLike(Protocol):
         *,
         speculation: Speculation | None = None,
         prediction: str | None = None,
+        record_steps: bool = False,
         progress: Reading | None = None,
     ) -> Stream: ...
 

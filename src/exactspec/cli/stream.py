@@ -12,16 +12,23 @@ from exactspec.results import Chunk, Completion
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is asked of the engine. `prediction`: text the answer is expected to resemble, or None."""
+    """What is asked of the engine. `prediction`: text the answer is expected to resemble, or None.
+    `record_steps`: what every step did is wanted too."""
 
     prompt: Prompt
     params: SamplingParams
     speculation: Speculation
     prediction: str | None
+    record_steps: bool = False
 
     def start(self, engine: EngineLike, *, progress: Reading | None = None) -> Stream:
         return engine.stream(
-            self.prompt, self.params, speculation=self.speculation, prediction=self.prediction, progress=progress
+            self.prompt,
+            self.params,
+            speculation=self.speculation,
+            prediction=self.prediction,
+            record_steps=self.record_steps,
+            progress=progress,
         )
 
 

@@ -1,0 +1,1 @@
+"""What every step of one request drafted, verified and accepted: for people who look into acceptance."""
