@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from scripted import ByteTokenizer
 
 from exactspec.cli.main import main
 from exactspec.cli.services import Services
@@ -98,6 +99,7 @@ def cli(fake: ModuleType) -> Callable[..., Result]:
             stderr=err,
             environ=env or {},
             open_engine=open_engine,
+            open_tokenizer=lambda name, progress: ByteTokenizer(),
             ask=ask,
         )
         code = main(argv, services=services)

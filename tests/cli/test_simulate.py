@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -104,3 +105,17 @@ def test_bench_gold_refuses_to_overwrite(cli: Run, log: Path) -> None:
     result = cli("bench", "gold", "--out", str(log))
     assert result.code == 2
     assert "is there already" in result.err
+
+
+def test_bench_gold_writes_every_turn(cli: Run, tmp_path: Path) -> None:
+    path = tmp_path / "gold.jsonl"
+    words = ("--workloads", "json_reemit,revise", "--sizes", "3000", "--seeds", "3")
+    assert cli("bench", "gold", "--out", str(path), *words).code == 0
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert {line["workload"] for line in lines} == {"json_reemit-3000", "revise-3000"}
+    assert len({line["id"] for line in lines}) == len(lines)
+    several = [(one, next_) for one, next_ in pairwise(lines) if one["id"].split(".")[0] == next_["id"].split(".")[0]]
+    assert several
+    for one, next_ in several:  # each reply is in the history of the next
+        assert bytes(one["output_ids"]) in bytes(i for i in next_["prompt_ids"] if i < 256)
+    assert cli("bench", "gold", "--out", str(tmp_path / "other"), "--workloads", "copyist").code == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 
@@ -30,7 +30,6 @@ from exactspec.cli.bench_run import run
 from exactspec.cli.lazy import new_app
 from exactspec.cli.services import CliError, Services
 from exactspec.target.named import DEFAULT_MODEL
-from exactspec.target.tokenizer import Tokenizer
 
 _KERNEL_CONTEXTS = (512, 2048, 8192)
 _PEERS = ("none", PEER)
@@ -130,16 +129,14 @@ def gold(
     from exactspec.bench.simulate import Answer, append_log
     from exactspec.bench.workloads import prompt_ids
 
-    tokenizer = services.open_engine(
-        model, draft="none", threads=None, context=None, cache_dtype="float32", progress=services.note
-    ).tokenizer
+    tokenizer = services.open_tokenizer(model, progress=services.note)
     for name in names:
         for size in lengths:
             for seed in range(seeds):
-                made = build(name, tokenizer=cast(Tokenizer, tokenizer), size=size, seed=seed)
+                made = build(name, tokenizer=tokenizer, size=size, seed=seed)
                 for turn in made.turns:
-                    prompt = prompt_ids(cast(Tokenizer, tokenizer), made.messages[: turn.before])
-                    reply = cast(Tokenizer, tokenizer).encode(turn.gold)
+                    prompt = prompt_ids(tokenizer, made.messages[: turn.before])
+                    reply = tokenizer.encode(turn.gold)
                     append_log(out, Answer(made.turn_id(turn), f"{name}-{size}", tuple(prompt), tuple(reply)))
 
 

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, Protocol, TextIO, TypeAlias
 
 from exactspec.params import SamplingParams, Speculation
 from exactspec.results import Chunk
+from exactspec.target.tokenizer import Tokenizer
 
 Message: TypeAlias = Mapping[str, Any]
 Prompt: TypeAlias = str | Sequence[Message]
@@ -90,6 +91,12 @@ class OpenEngine(Protocol):
     ) -> EngineLike: ...
 
 
+class OpenTokenizer(Protocol):
+    """How a command gets a tokenizer alone."""
+
+    def __call__(self, name: str, *, progress: Callable[[str], None]) -> Tokenizer: ...
+
+
 def open_engine(
     name: str,
     *,
@@ -120,6 +127,18 @@ def open_engine(
     )
 
 
+def open_tokenizer(name: str, *, progress: Callable[[str], None]) -> Tokenizer:
+    """A model's tokenizer without its weights; those of ``hf:`` models come with them."""
+    from exactspec.target.hub import ModelStore
+    from exactspec.target.load import HF_PREFIX, open_float, open_model
+
+    if name.startswith(HF_PREFIX):
+        return open_float(name, progress=progress)[1]
+    model = open_model(ModelStore().resolve(name).path)
+    model.source.close()
+    return model.tokenizer
+
+
 def _nowhere() -> TextIO:
     return open(os.devnull, "w", encoding="utf-8")
 
@@ -137,6 +156,7 @@ class Services:
     stderr: TextIO
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     open_engine: OpenEngine = open_engine
+    open_tokenizer: OpenTokenizer = open_tokenizer
     ask: Callable[[str], str] = input
 
     @classmethod

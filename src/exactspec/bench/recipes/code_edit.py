@@ -18,7 +18,8 @@ _TOKENS_PER_EDIT = 170  # of the prompt, at least: a file of 512 tokens has no r
 
 
 def make(seed: int, size: int, count: CountTokens, materials: Materials) -> Draft:
-    """A library file, or as many of its first whole units as fit, with 1, 3 or up to 10 seeded edits.
+    """A library file, or as many of its first whole units as fit, with 1, 3 or 10 seeded edits: fewer where they do
+    not fit.
 
     Variants: the number of edits, or `twins`: the file holds two almost equal functions, and the edit is in the
     second; each with `instruction`, asked for in words, or `diff`, as a unified diff. Gold: the edited text, which
@@ -27,8 +28,10 @@ def make(seed: int, size: int, count: CountTokens, materials: Materials) -> Draf
     rng = random.Random(seed)
     style = ("instruction", "diff")[seed % 2]
     twins = seed % _TWINS == _TWINS - 1
-    wanted = 1 if twins else max(1, min(_COUNTS[seed % len(_COUNTS)], size // _TOKENS_PER_EDIT))
-    tries = [(wanted, twins), *((fewer, False) for fewer in range(wanted - (not twins), 0, -1))]
+    drawn = 1 if twins else min(_COUNTS[seed % len(_COUNTS)], max(1, size // _TOKENS_PER_EDIT))
+    wanted = max(each for each in _COUNTS if each <= drawn)
+    fewer = [each for each in reversed(_COUNTS) if each < wanted or (twins and each == wanted)]
+    tries = [(wanted, twins), *((each, False) for each in fewer)]
     for edits, with_twins in tries:  # a small prompt may have no room for what was drawn
         try:
             return _fit(rng, size, count, materials, edits, with_twins, style)
