@@ -30,6 +30,8 @@ from exactspec.server.errors import ApiError, failed, invalid, not_serving, queu
 from exactspec.server.service import Service
 
 _log = logging.getLogger(__name__)
+_LAST_S = 5.0  # after the time limit, for the last events to be taken
+_SAMPLED = ("logit_bias", "stop_token_ids", "prompt")  # checked against the vocabulary, by the engine
 CLIENT_GONE = 499
 """Status in logs and metrics of a request whose client went away; nobody receives it."""
 
@@ -45,7 +47,7 @@ async def respond(service: Service, make: Callable[[], Call], request: Request) 
         if not call.stream:
             reply = await run.whole()
         else:
-            reply = EventStream(await run.events(), run.close)
+            reply = EventStream(await run.events(), run.close, deadline=run.deadline + _LAST_S)
             run = None  # type: ignore[assignment]  # the stream closes it
         return reply
     except Gone:
@@ -56,23 +58,26 @@ async def respond(service: Service, make: Callable[[], Call], request: Request) 
 
 
 class EventStream(Response):
-    """Sends events as they come; `close` is called at the end, however it comes."""
+    """Sends events as they come; `close` is called at the end, however it comes. `deadline`, of the loop's clock: for a
+    client that does not read."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncIterator[bytes], close: Callable[[], None]) -> None:
+    def __init__(self, events: AsyncIterator[bytes], close: Callable[[], None], *, deadline: float) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._events = events
         self._close = close
+        self._deadline = deadline
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             async for event in self._events:
-                await send({"type": "http.response.body", "body": event, "more_body": True})
+                async with asyncio.timeout_at(self._deadline):
+                    await send({"type": "http.response.body", "body": event, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
-        except (Gone, OSError):
+        except (Gone, OSError):  # a TimeoutError is an OSError
             pass
         finally:
             self._close()
@@ -87,7 +92,7 @@ class _Run:
         self._call = call
         self._request = request
         self._start = start
-        self._deadline = asyncio.get_running_loop().time() + service.settings.time_limit_s
+        self.deadline = asyncio.get_running_loop().time() + service.settings.time_limit_s
         self._late = False
         self._choices: list[Choice] = [call.show(i) for i in range(len(call))]
         self._clock = service.metrics.clock(len(call), start)
@@ -110,7 +115,7 @@ class _Run:
         except Closed:
             raise not_serving("stopping") from None
         except ValueError as error:
-            raise invalid(error) from None
+            raise invalid(error, _SAMPLED) from None
 
     def close(self) -> None:
         self._watcher.cancel()
@@ -122,7 +127,7 @@ class _Run:
     async def _next(self) -> tuple[int, Chunk]:
         """The next chunk; past the time limit, all answers are cut and their last chunks come."""
         try:
-            async with asyncio.timeout_at(None if self._late else self._deadline):
+            async with asyncio.timeout_at(None if self._late else self.deadline):
                 index, chunk = await self.answers.next()
         except TimeoutError:
             self._late = True
