@@ -38,6 +38,7 @@ class Commands(LazyGroup):
         "doctor": Entry("exactspec.cli.doctor", "doctor", "Show what runs on this machine, and how fast."),
         "trace": Entry("exactspec.cli.trace", "trace", "Show what every step of one answer drafted and accepted."),
         "simulate": Entry("exactspec.cli.simulate", "simulate", "Replay stored answers through drafters, no model."),
+        "train": Entry("exactspec.cli.train", "app", "Train a draft layer for a model."),
         "bench": Entry("exactspec.cli.bench", "bench", "Measure speed and equality."),
     }
 

@@ -1,0 +1,1 @@
+"""Training of the draft layer of drafters/longspec: data, features, loss, loop. Needs the extra `train` (torch)."""
