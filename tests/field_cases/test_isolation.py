@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import tracemalloc
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from exactspec.drafters import CopyDrafter
 from exactspec.drafters.base import DraftBudget, State
 from exactspec.engine import Engine
 from exactspec.params import SamplingParams
+from exactspec.results import Completion
+from exactspec.scheduling import Scheduler
 from exactspec.tree import DraftTree
 
 GO = 10
@@ -56,8 +59,33 @@ def runs(tokens: list[int], n: int = 4) -> set[tuple[int, ...]]:
     return {tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)}
 
 
-@pytest.mark.parametrize("kind", ["engine", "session"])
-def test_26_fifty_rounds(kind: str) -> None:
+class Slot:
+    """A scheduler with one place, as an engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.scheduler = Scheduler(engine, max_running=1)
+
+    def generate(self, prompt: list[int], params: SamplingParams) -> Completion:
+        return self.scheduler.submit(prompt, params, on_chunk=lambda chunk: None).result(60)
+
+
+@pytest.fixture
+def make_slot() -> Iterator[Callable[[str, Engine], Any]]:
+    slots: list[Slot] = []
+
+    def make(kind: str, engine: Engine) -> Any:
+        if kind == "scheduler":
+            slots.append(Slot(engine))
+            return slots[-1]
+        return engine.session() if kind == "session" else engine
+
+    yield make
+    for slot in slots:
+        slot.scheduler.close()
+
+
+@pytest.mark.parametrize("kind", ["engine", "session", "scheduler"])
+def test_26_fifty_rounds(kind: str, make_slot: Callable[[str, Engine], Any]) -> None:
     a, b = prompts()
     params = SamplingParams(max_tokens=60)
     drafter = Traced()
@@ -65,7 +93,7 @@ def test_26_fifty_rounds(kind: str) -> None:
     assert alone.token_ids == tuple(b[:60])
     assert alone.metrics.num_accepted_tokens > 20
     engine = Engine(echo(), ByteTokenizer(), draft=drafter)
-    slot: Any = engine.session() if kind == "session" else engine
+    slot = make_slot(kind, engine)
     only_in_a = runs(a) - runs([*b, *b])
     for turn in range(50):
         assert slot.generate(a, params).token_ids == tuple(a[:60])
@@ -73,18 +101,18 @@ def test_26_fifty_rounds(kind: str) -> None:
         done = slot.generate(b, params)
         assert done.token_ids == alone.token_ids
         assert done.text == alone.text
-        if kind == "engine" or turn == 0:
+        if kind != "session" or turn == 0:
             assert done.metrics.num_draft_tokens == alone.metrics.num_draft_tokens
             assert done.metrics.num_accepted_tokens == alone.metrics.num_accepted_tokens
         assert not any(runs(p) & only_in_a for p in drafter.proposed)
         drafter.proposed.clear()
 
 
-@pytest.mark.parametrize("kind", ["engine", "session"])
-def test_26_memory_does_not_grow_with_the_requests(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["engine", "session", "scheduler"])
+def test_26_memory_does_not_grow_with_the_requests(kind: str, make_slot: Callable[[str, Engine], Any]) -> None:
     a, b = prompts()
     engine = Engine(echo(), ByteTokenizer(), draft="copy")
-    slot: Any = engine.session() if kind == "session" else engine
+    slot = make_slot(kind, engine)
     held = []
     tracemalloc.start()
     for turn in range(9):

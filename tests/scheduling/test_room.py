@@ -21,11 +21,12 @@ def idle(*, draft: str = "copy", context: int = CONTEXT, **options: object) -> S
 
 
 def held(scheduler: Scheduler) -> int:
-    """Counted anew from the caches themselves."""
+    """Counted anew from the caches themselves, those of requests that wait included."""
     tree = scheduler._room.prefixes
     kept = [node.cache for node in tree._used.values() if node.cache is not None]
     assert tree.nbytes == shared_bytes(kept)
-    return shared_bytes([*kept, *(job.request.cache for job in scheduler._running)])
+    jobs = [*scheduler._running, *scheduler._waiting]
+    return shared_bytes([*kept, *(job.request.cache for job in jobs)])
 
 
 def test_a_second_turn_finds_the_first() -> None:
