@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from scheduling.harness import Client, alone, engine, run
 
+from exactspec.live_cost import LiveCost
 from exactspec.params import SamplingParams
 from exactspec.scheduling import FirstCome, Scheduler, Wait
 from exactspec.scheduling.pace import LEAST, Pace, divide
@@ -114,6 +115,19 @@ def test_prompt_rows_follow_what_steps_took() -> None:
     slow.record(rows=1, prompt_rows=0, seconds=5.0)
     assert slow.prompt_rows(beside=4, most=256) == LEAST  # a prompt comes to its end all the same
     assert slow.fitting(100, mixed=False) == 0
+
+
+def test_what_the_machine_was_measured_at_counts_until_steps_do() -> None:
+    live = LiveCost(lambda rows: float(rows), plain_s=0.01)
+    pace = Pace(cost=live, stall_s=1.0)
+    assert pace.prompt_rows(beside=4, most=256) == 96
+    pace.record(rows=10, prompt_rows=9, seconds=0.2)
+    assert pace.prompt_rows(beside=4, most=256) == 46
+    for _ in range(9):
+        live.record(rows=1, context=3000, seconds=0.01)
+        live.record(rows=8, context=3000, seconds=0.2)
+    assert pace.cost_at(100)(8) == 8.0
+    assert pace.cost_at(3000)(8) == pytest.approx(20.0)
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,22 @@ def test_a_request_waits_until_there_is_room_for_its_end() -> None:
     assert all(c.ids == alone([i, *PROMPT], SamplingParams(max_tokens=60)).token_ids for i, c in enumerate(clients))
 
 
+def test_nobody_overtakes_a_request_that_waits_for_room() -> None:
+    """Else a large one would wait for as long as small ones keep coming."""
+    scheduler = idle(cache_bytes=8 * 200)
+    scheduler._tally.answer_tokens = 60
+    first = Client().submit(scheduler, PROMPT, SamplingParams(max_tokens=60))
+    large = Client().submit(scheduler, [1, *PROMPT], SamplingParams(max_tokens=60))
+    small = Client().submit(scheduler, [2, 3], SamplingParams(max_tokens=4))
+    while first.completion is None:
+        scheduler.step_once()
+        assert not large.tokens
+        assert not small.tokens
+    run(scheduler)
+    assert large.ids == alone([1, *PROMPT], SamplingParams(max_tokens=60)).token_ids
+    assert small.ids == alone([2, 3], SamplingParams(max_tokens=4)).token_ids
+
+
 def test_a_limit_below_one_context_is_refused_with_the_figure() -> None:
     with pytest.raises(ValueError, match=rf"at least {8 * (CONTEXT + 16)} for {CONTEXT} tokens, got 100"):
         idle(cache_bytes=100)

@@ -13,6 +13,7 @@ from scheduling.harness import VOCAB, Client, alone, engine, run
 from scripted import IdTokenizer, ListTarget, Oracle, RandomTree, hash_target
 
 from exactspec.engine import Engine
+from exactspec.live_cost import LiveCost
 from exactspec.params import SamplingParams, Speculation
 from exactspec.results import Chunk
 from exactspec.scheduling import Closed, QueueFull, Scheduler
@@ -109,6 +110,26 @@ def test_a_lone_request_takes_the_steps_of_the_library() -> None:
     assert (stats.steps, stats.rows) == (target.forwards, sum(target.rows))
     assert stats.prefill_rows == len(PROMPT) - 1
     assert (stats.prompt_tokens, stats.completion_tokens) == (len(PROMPT), 60)
+
+
+def test_steps_of_a_lone_request_correct_the_cost_and_shared_ones_do_not() -> None:
+    seen: list[int] = []
+
+    class Watched(LiveCost):
+        def record(self, *, rows: int, context: int, seconds: float) -> None:
+            seen.append(rows)
+            super().record(rows=rows, context=context, seconds=seconds)
+
+    scheduler = idle(engine(cost=Watched(lambda rows: 1 + rows / 50), prefill_chunk=64))
+    Client().submit(scheduler, PROMPT, SamplingParams(max_tokens=20))
+    run(scheduler)
+    assert len(seen) == scheduler.stats().steps - 1  # all but the prompt's
+    assert sum(seen) == scheduler.stats().rows - (len(PROMPT) - 1)
+    for i in range(2):
+        Client().submit(scheduler, [i, 50], SamplingParams(max_tokens=20))
+    before = len(seen)
+    run(scheduler)
+    assert len(seen) - before <= 2  # the longer of the two, once it is alone
 
 
 def test_rows_of_a_step_are_limited_and_shared_by_expected_gain() -> None:

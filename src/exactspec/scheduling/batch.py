@@ -76,7 +76,8 @@ class Batch:
             if rows:
                 self._enter(job, lambda job=job, rows=rows: _prompt(job, rows), entries, outcomes)  # type: ignore[misc]
         if entries:
-            self._forward(entries, outcomes)
+            lone = len(answering) == len(entries) == 1
+            self._forward(entries, outcomes, begun=self._clock() if lone else None)
         rows = sum(len(entry.segment.tokens) for entry in entries)
         self._pace.record(rows=rows, prompt_rows=prompt_rows, seconds=self._clock() - start)
         return Stepped(outcomes, rows, prompt_rows)
@@ -99,7 +100,8 @@ class Batch:
             most = self._max_rows + prompt_rows
             if prompt_rows:
                 most = min(most, self._pace.fitting(most, mixed=True))
-            trees = choose_batch(trees, cost=self._pace.cost, max_rows=most, other_rows=prompt_rows)
+            context = sum(len(job.request.history) for job in jobs) // len(jobs)
+            trees = choose_batch(trees, cost=self._pace.cost_at(context), max_rows=most, other_rows=prompt_rows)
         entries: list[_Entry] = []
         for (job, _), tree in zip(drafted, trees, strict=True):
             self._enter(job, lambda job=job, tree=tree: _verified(job, tree), entries, outcomes)  # type: ignore[misc]
@@ -112,9 +114,13 @@ class Batch:
         except BaseException as error:
             outcomes.append(Outcome(job, [], error))
 
-    def _forward(self, entries: list[_Entry], outcomes: list[Outcome]) -> None:
+    def _forward(self, entries: list[_Entry], outcomes: list[Outcome], *, begun: float | None = None) -> None:
+        """`begun`: when, of a lone answer's step, whose time says what its rows cost."""
         try:
             answers = self._target.forward([entry.segment for entry in entries])
+            if begun is not None:
+                seconds = self._clock() - begun
+                entries[0].job.request.drafting.took(rows=len(entries[0].segment.tokens), seconds=seconds)
         except BaseException as error:
             if len(entries) == 1:
                 outcomes.append(Outcome(entries[0].job, [], error))

@@ -2,8 +2,8 @@
 
 The shape of the cost curve is the engine's (`budget.Cost`, measured once a machine); its unit, seconds of a forward of
 one row, is learned here from the steps themselves: the median of the last few of each kind, so that one disturbed
-step changes nothing. Steps with prompt rows have a unit of their own: their rows attend to long contexts, and they
-may lie past the end of the measured curve.
+step changes nothing (before the first, what the machine's measurement said). Steps with prompt rows have a unit of
+their own: their rows attend to long contexts, and they may lie past the end of the measured curve.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from exactspec.budget import TABLE, Cost
+from exactspec.live_cost import LiveCost
 
 RECENT = 15
 LEAST = 16
@@ -30,9 +31,9 @@ class Pace:
         self._plain: deque[float] = deque(maxlen=RECENT)
         self._mixed: deque[float] = deque(maxlen=RECENT)
 
-    @property
-    def cost(self) -> Cost:
-        return self._cost
+    def cost_at(self, context: int) -> Cost:
+        """Of rows behind `context` tokens, relative to one."""
+        return self._cost.at(context) if isinstance(self._cost, LiveCost) else self._cost
 
     def record(self, *, rows: int, prompt_rows: int, seconds: float) -> None:
         """A forward of `rows`, `prompt_rows` among them, took that long."""
@@ -43,12 +44,10 @@ class Pace:
         """Seconds of a forward of one row, as far as known. `mixed`: as steps with prompt rows show it."""
         first, second = (self._mixed, self._plain) if mixed else (self._plain, self._mixed)
         known = first or second
-        return median(known) if known else None
-
-    def seconds(self, rows: int, *, mixed: bool) -> float | None:
-        """How long a forward of `rows` is expected to take; None before the first."""
-        unit = self.unit_s(mixed=mixed)
-        return None if unit is None else unit * self._cost(rows)
+        if known:
+            return median(known)
+        told = self._cost.plain_s(0) if isinstance(self._cost, LiveCost) else 0.0
+        return told or None
 
     def fitting(self, most: int, *, mixed: bool) -> int:
         """The most rows, up to `most`, of a step within `stall_s`; `most` while nothing was measured."""
@@ -66,8 +65,9 @@ class Pace:
         """Prompt rows of a step with `beside` rows of running answers; `most` where there are none to be held up."""
         if not beside:
             return most
-        known = bool(self._mixed or self._plain)
-        return min(most, max(LEAST, self.fitting(beside + most, mixed=True) - beside if known else 0))
+        if self.unit_s(mixed=True) is None:
+            return min(most, LEAST)
+        return min(most, max(LEAST, self.fitting(beside + most, mixed=True) - beside))
 
 
 def divide(rows: int, left: Sequence[int]) -> list[int]:
