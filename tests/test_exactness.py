@@ -25,6 +25,7 @@ def drafters(text: Sequence[int], vocab_size: int) -> dict[str, Any]:
     return {
         "copy": "copy",
         "copyspec": "copyspec",
+        "recycle": "recycle",
         "auto": "auto",
         "oracle": Oracle(text, length=12),
         "often wrong": Oracle(text, length=24, wrong_every=7, vocab_size=vocab_size),

@@ -83,7 +83,7 @@ def test_same_prompt_again() -> None:
         min_size=1,
         max_size=6,
     ),
-    draft=st.sampled_from(["none", "copy", "copyspec", "auto"]),
+    draft=st.sampled_from(["none", "copy", "copyspec", "recycle", "auto"]),
 )
 def test_any_sequence_of_prompts(turns: list[tuple[int, list[int], int]], draft: str) -> None:
     """Each prompt: some of the history, then other ids."""

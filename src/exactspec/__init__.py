@@ -1,7 +1,7 @@
 """Large language models answer faster by drafting several tokens at once, and not one token changes.
 
 >>> from exactspec import Engine, SamplingParams                                     # doctest: +SKIP
->>> engine = Engine.from_pretrained("smollm2-135m", draft="copy")                     # doctest: +SKIP
+>>> engine = Engine.from_pretrained("smollm2-135m")                                   # doctest: +SKIP
 >>> print(engine.generate([{"role": "user", "content": "Hello"}], SamplingParams(max_tokens=64)).text)  # doctest: +SKIP
 """
 

@@ -33,7 +33,7 @@ class Engine:
     """Runs requests on one target.
 
     `draft`: how to draft, a value of `Speculation.draft` or an own `Drafter`; None takes `speculation.draft`, which
-    is "copy" by default. `speculation`: the other drafting options. `prefill_chunk`: prompt rows in one forward; a
+    is "auto" by default. `speculation`: the other drafting options. `prefill_chunk`: prompt rows in one forward; a
     request can be cancelled between chunks. `cost`: of the target's rows, for the budget of drafts (None: the built-in
     table; `from_pretrained` measures it once a machine). `draft_models`: models to draft with, by the names that
     ``model:NAME`` gives them. None of them can change a token.
@@ -79,7 +79,7 @@ class Engine:
         cls,
         name: str,
         *,
-        draft: str | Drafter | None = "copy",
+        draft: str | Drafter | None = "auto",
         speculation: Speculation | None = None,
         threads: int | None = None,
         context: int | None = None,

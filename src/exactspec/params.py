@@ -107,7 +107,7 @@ class Speculation:
     Raises ValueError, naming the field.
     """
 
-    draft: str = "copy"
+    draft: str = "auto"
     max_nodes: int = 48
     min_match: int = 2
     gamma: int = 3

@@ -210,7 +210,7 @@ def test_compare_reports_equality_and_ratio(cli):
     assert len(compare["plain_decode_s"]) == len(compare["drafted_decode_s"]) == 2
     assert value["text"] == "<hello world>"
     drafts = [request[2].draft for request in result.engine.requests]
-    assert drafts == ["none", "copy", "none", "copy"]
+    assert drafts == ["none", "auto", "none", "auto"]
     seeds = {request[1].seed for request in result.engine.requests}
     assert len(seeds) == 1
     assert None not in seeds

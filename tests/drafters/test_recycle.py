@@ -78,7 +78,9 @@ def test_two_tokens_say_more_than_one() -> None:
     say(state, 2, 5)
     step(state, 8, [(8, 9.0), (4, 1.0)])
     say(state, 1, 5)
-    assert first_level(RECYCLE.propose(state, BUDGET))[0] == 7
+    tree = RECYCLE.propose(state, BUDGET)
+    assert first_level(tree)[0] == 7
+    assert tree.score[0] > 6 * max(tree.score[i] for i in tree.children() if tree.tokens[i] == 8)
     say(state, 2, 5)
     assert first_level(RECYCLE.propose(state, BUDGET))[0] == 8
     say(state, 3, 5)  # a pair that is not known: both

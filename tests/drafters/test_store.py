@@ -97,9 +97,9 @@ def test_texts_are_kept_once_and_long_ones_by_their_end() -> None:
 def test_an_engine_shares_by_name_and_its_tokens_stay_the_same() -> None:
     script = [t % 290 for t in text(3, 60)]
     prompt = [1, 2, 3]
-    engine = Engine(script_target(len(prompt), script), IdTokenizer())
+    engine = Engine(script_target(len(prompt), script), IdTokenizer(), draft="copy")
     params = SamplingParams(max_tokens=60)
-    shared, other = Speculation(store="team"), Speculation(store="else")
+    shared, other = Speculation(draft="copy", store="team"), Speculation(draft="copy", store="else")
     first = engine.generate(prompt, params, speculation=shared)
     again = engine.generate(prompt, params, speculation=shared)
     apart = engine.generate(prompt, params, speculation=other)

@@ -26,7 +26,7 @@ def chat(
     context: typer.Context,
     model: opt.Model = DEFAULT_MODEL,
     system: opt.System = None,
-    draft: opt.Draft = "copy",
+    draft: opt.Draft = "auto",
     max_nodes: opt.MaxNodes = 48,
     max_tokens: opt.MaxTokens = None,
     min_tokens: opt.MinTokens = 0,

@@ -33,7 +33,7 @@ def generate(
     messages: opt.MessagesFile = None,
     system: opt.System = None,
     raw: opt.Raw = False,
-    draft: opt.Draft = "copy",
+    draft: opt.Draft = "auto",
     draft_length: opt.DraftLength = 0,
     max_nodes: opt.MaxNodes = 48,
     prediction_file: opt.PredictionFile = None,
@@ -50,7 +50,9 @@ def generate(
     stop: opt.Stop = None,
     logprobs: Annotated[
         int | None,
-        typer.Option("--logprobs", metavar="K", help="With --json: log-probabilities of each token and the K best."),
+        typer.Option(
+            "--logprobs", metavar="K", help="With --json or --log: log-probabilities of each token and the K best."
+        ),
     ] = None,
     threads: opt.Threads = None,
     context_length: opt.ContextLength = None,

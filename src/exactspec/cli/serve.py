@@ -47,7 +47,7 @@ def serve(
     ] = None,
     draft: Annotated[
         str, _option("draft", "|".join((*DRAFTS, *MODEL_FORMS)), "How to draft. Never changes an answer.")
-    ] = "copy",
+    ] = "auto",
     draft_model: Annotated[
         list[str] | None,
         _option("draft-model", "NAME", "Open this model, too, for requests that draft with it; repeatable."),

@@ -30,7 +30,7 @@ def trace(
     messages: opt.MessagesFile = None,
     system: opt.System = None,
     raw: opt.Raw = False,
-    draft: opt.Draft = "copy",
+    draft: opt.Draft = "auto",
     draft_length: opt.DraftLength = 0,
     max_nodes: opt.MaxNodes = 48,
     prediction_file: opt.PredictionFile = None,

@@ -35,7 +35,7 @@ CHANCES = 9  # buckets of probability
 HOPES = ORDERS * BESIDE * RANKS * CHANCES  # cells, and behind them one for each order and what is beside
 
 # What the table says of a token that the base offers.
-SILENT = 0  # it does not know the context
+SILENT = 0  # it does not know the context, or but a few successors
 ABSENT = 1  # it knows the context and not the token
 LISTED = 2  # and on, by probability: five buckets
 VIEWS = 7

@@ -40,8 +40,8 @@ SURE_PRIOR = np.float32(6)
 S_TOKEN, S_BASE, S_CELL, S_RANK, S_MOOD = range(5)
 S_COLUMNS = 5
 """Columns of `s_i` int64 [MOST, 5]: token, node of the base or -1, cell of its ratio, place among the successors or -1,
-cell of the ratio of all its like. `s_p` float32 [MOST, 4]: probability, the one before its ratios, what the table says
-(0 where it says nothing), the one between the ratios."""
+cell of the ratio of all its like. `s_p` float32 [MOST, 4]: probability, the one before its ratios, what the table gives
+it by itself (0 where it says nothing), the one between the ratios."""
 
 
 @numba.njit
@@ -90,12 +90,14 @@ def spread(keys, ids, odds, base_i, base_n, base_p, trusts, hopes, node, before,
         child = base_i[B_CHILD, node] if node >= 0 else base_n[NODES]
         while child >= 0 and count < MOST - WAYS:
             p = min(base_p[child] / max(reach, np.float32(1e-6)), np.float32(0.9995))
-            said, rank = SILENT if order == 0 else ABSENT, -1
+            said, rank = SILENT if found < WAYS else ABSENT, -1  # a short list leaves nothing out
             listed = np.float32(0)
             for j in range(found):
                 if f_ids[j] == base_i[B_TOKEN, child]:
-                    said, rank, listed = view(f_odds[j]), j, f_odds[j]
-                    matched += listed
+                    said, rank = view(f_odds[j]), j
+                    matched += f_odds[j]
+                    own = ((order - 1) * 3 * RANKS + min(j, RANKS - 1)) * CHANCES + chance(f_odds[j])
+                    listed = f_odds[j] * ratio(hopes[own], PRIOR)
                     break
             maker = 0 if base_i[B_SOURCE, child] < sound else 1
             cell = (maker * TRUSTS + trust(p)) * VIEWS + said
