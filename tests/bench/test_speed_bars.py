@@ -94,6 +94,18 @@ def test_question_bars_over_all_tokens_and_by_category(tmp_path: Path, questions
     assert len(one.calls) == done
 
 
+def test_sampled_second_turns_have_the_greedy_history(tmp_path: Path, questions: Path) -> None:
+    recorder, one = recorder_of(tmp_path / "r.jsonl"), engine()
+    on = contest(one, model=MIDDLE, recorder=recorder)
+    effort = Effort(questions=questions, per_category=1, max_tokens=20)
+    list(speed_bars.speed_bars(on, ["mt-second"], effort=effort, recorder=recorder, cost=None))
+    before = {line["asked"] for line in recorder.out.lines if line["kind"] == "answer"}
+    (bar,) = speed_bars.speed_bars(on, ["sampled-second"], effort=effort, recorder=recorder, cost=None)
+    assert bar.limit == 2.2
+    new = [line for line in recorder.out.lines if line["kind"] == "answer" and line["asked"] not in before]
+    assert [line["case"] for line in new] == ["mt-1-second T=0.8", "mt-0-second T=0.8"][::-1]  # no first answer anew
+
+
 def test_a_smaller_model_has_no_best_category(tmp_path: Path, questions: Path) -> None:
     recorder = recorder_of(tmp_path / "r.jsonl")
     on = contest(engine(), model=SMALL, recorder=recorder)
