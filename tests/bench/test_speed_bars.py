@@ -38,7 +38,7 @@ class ByPrompt(FakeEngine):
         self.calls.append((speculation.draft, params.max_tokens))
         ids = [97 + i % 20 for i in range(min(30, params.max_tokens or 30))]
         gain = {"none": 1, "copyspec": 1.5}.get(
-            speculation.draft, 10 if b"fast" in bytes(t % 256 for t in prompt) else 2
+            speculation.draft, 10 if b"say fast" in bytes(t % 256 for t in prompt) else 2
         )
         yield Chunk("", tuple(TokenInfo(i, "") for i in ids))
         yield Chunk("", (), completion(ids, decode_s=len(ids) / gain))
@@ -202,6 +202,14 @@ def test_replay_takes_the_whole_ideal_reply(tmp_path: Path) -> None:
     expected = compare([Answer("w", "w", prompt, prompt[5:30])], {"c": Speculation(draft="copyspec")}, equal_rows=False)
     assert by["w", "copyspec"]["steps"] == expected["c"].steps
     assert one.calls == []
+    assert (
+        by["w", "copyspec"]["predicted_with_drafter"] == by["w", "copyspec"]["predicted_speedup"]
+    )  # no plain time known
+    timed = replay_cases(on, cases, arms, equal_rows=False, recorder=recorder, cost=CostModel(one_s=1e-6))
+    (slow,) = [line for line in timed if (line["workload"], line["arm"]) == ("w", "copyspec")]
+    steps = slow["cost"] + slow["drafter_s"] / 1e-6
+    assert slow["predicted_with_drafter"] == pytest.approx(25 / steps)
+    assert slow["predicted_with_drafter"] < slow["predicted_speedup"]
     table = replay_table(newest_replays([*recorder.out.lines, *recorder.out.lines]))
     assert table.count("| w ") == 3
     for word in ("llama.cpp", "model:x"):

@@ -18,7 +18,7 @@ NAME = "model-draft"
 MODEL, DRAFTER = LARGE, MIDDLE
 ALONE = tuple(f"model:{DRAFTER}@draft_length={length}" for length in (3, 5, 8))
 COPYING = "copy"
-TOGETHER = tuple(f"copyspec+model:{DRAFTER}@draft_length={length}" for length in (3, 5))
+TOGETHER = (f"auto+model:{DRAFTER}", f"copyspec+model:{DRAFTER}@draft_length=5")
 ARMS = (COPYING, *ALONE, *TOGETHER)
 OVER_MODEL, OVER_COPY = 1.49, 1.0
 LIMITS: Mapping[str, Mapping[str, float]] = {NAME: {MODEL: OVER_MODEL}}

@@ -58,7 +58,7 @@ def replay_cases(
             "config": recorder.provenance().config,
             "cost_of_rows": {str(rows): model(rows) for rows in (1, 2, 4, 8, 16, 32)},
         }
-        new = [{**head, "arm": arm, **sums.as_dict(), "drafter_s": _drafter_s(sums)} for arm, sums in found.items()]
+        new = [{**head, "arm": arm, **sums.as_dict(), **_with_drafter(sums, model)} for arm, sums in found.items()]
         origin = asdict(recorder.provenance())
         recorder.out.append([{**line, "provenance": origin} for line in new])
         recorder.progress(
@@ -78,5 +78,8 @@ def replayable(arms: Sequence[Arm]) -> dict[str, Speculation]:
     return modes
 
 
-def _drafter_s(sums: Replayed) -> float:
-    return sums.propose_s + sums.commit_s
+def _with_drafter(sums: Replayed, cost: Cost) -> Line:
+    """The drafter's own seconds, and the predicted speed with them; without, where no plain step was timed."""
+    one_s = cost.one_s if isinstance(cost, CostModel) else 0.0
+    whole = sums.speedup_on(one_s) if one_s > 0 else sums.speedup
+    return {"drafter_s": sums.propose_s + sums.commit_s, "plain_step_s": one_s, "predicted_with_drafter": whole}

@@ -36,7 +36,7 @@ def replay_bars(
     size: int = SIZE,
 ) -> Iterator[Bar]:
     """`auto` against the `copyspec` rule on every workload but the controls: mean ratio of tokens a step at equal
-    rows, and the least ratio of predicted speed, each with the rows that it chooses."""
+    rows, and the least ratio of predicted speed, each with the rows that it chooses and its own time."""
     cases = recipe_cases(on.engine.tokenizer, names, [size], range(seeds), Asked(max_tokens=_WHOLE))
     arms = [parse_arm(arm) for arm in _ARMS]
     yield _bar(
@@ -47,7 +47,9 @@ def replay_bars(
     )
     yield _bar(
         f"replay, predicted speed, auto to copyspec, least of {len(names)} workloads: {on.model}",
-        _ratios(replay_cases(on, cases, arms, equal_rows=False, recorder=recorder, cost=cost), "predicted_speedup"),
+        _ratios(
+            replay_cases(on, cases, arms, equal_rows=False, recorder=recorder, cost=cost), "predicted_with_drafter"
+        ),
         SPEED,
         least=True,
     )
