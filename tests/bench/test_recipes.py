@@ -309,6 +309,23 @@ def test_revise_computes_every_turn() -> None:
     assert len(kinds) >= 4
 
 
+def test_revise_counts_sentences_through_the_whole_text(tmp_path: Path) -> None:
+    sentences = [f"Item {n} of the list is kept in box {7 * n}." for n in range(150)]
+    paragraphs = [" ".join(sentences[i : i + 3 + i % 2]) for i in range(0, 140, 5)]
+    (tmp_path / "boxes.py").write_text('"""' + "\n\n".join(paragraphs) + '\n"""\n' + "x = 1\n" * 500)
+    asked = 0
+    for seed in range(30):
+        materials = Materials(library=tmp_path)
+        workload = build("revise", tokenizer=TOKENIZER, size=600, seed=seed, materials=materials)
+        first, request, *_ = (message["content"] for message in workload.messages[1:])
+        if "every third sentence" in request:
+            asked += 1
+            before = re.findall(r"Item .*?\.", first)
+            kept = [sentence for i, sentence in enumerate(before) if i not in range(2, len(before), 3)]
+            assert re.findall(r"Item .*?\.", workload.turns[0].gold) == kept
+    assert asked > 1
+
+
 def test_agent_quotes_what_it_read() -> None:
     edits = 0
     for seed in range(5):
@@ -453,6 +470,7 @@ def test_sql_gives_the_same_rows() -> None:
             assert all(a != b for a, b in zip(queries, rewritten, strict=True))
         if variant == "dialect":
             assert not re.search(r"`[a-z]|IFNULL|LIMIT", "\n".join(rewritten))
+            assert workload.gold.count("COALESCE(") == prompt.split("Queries:")[1].count("IFNULL(")
 
 
 def rows_of(ddl: list[str], queries: list[str], status: str | None) -> list[list[Any]]:

@@ -139,10 +139,10 @@ def _query(rng: random.Random, tables: Sequence[Table], variant: str, number: in
     ctes = []
     for each in chain:
         columns = ["id", each.reference, "status", *each.texts[:2], *each.numbers[:2]]
-        first = each.numbers[0]
+        first, last = each.numbers[0], each.numbers[-1]
         listed = ",\n    ".join(q(name) for name in columns)
         ctes.append(
-            f"{each.name}_part AS (\n  SELECT\n    {listed},\n    IFNULL({q(first)}, 0) AS {first}_known\n"
+            f"{each.name}_part AS (\n  SELECT\n    {listed},\n    IFNULL({q(last)}, 0) AS {last}_known\n"
             f"  FROM {q(each.name)}\n  WHERE {q(first)} > {rng.randrange(5, 40)}\n)"
         )
     aliases = [f"{each.name}_part" for each in chain]
@@ -152,7 +152,7 @@ def _query(rng: random.Random, tables: Sequence[Table], variant: str, number: in
     )
     top, bottom = chain[-1], chain[0]
     group = f"{aliases[-1]}.{q(top.texts[0])}"
-    sums = f"SUM({aliases[0]}.{bottom.numbers[0]}_known)"
+    sums = f"SUM({aliases[0]}.{bottom.numbers[-1]}_known)"
     case = (
         f"CASE WHEN {sums} > {rng.randrange(50, 400)} THEN 'large' WHEN {sums} > {rng.randrange(5, 50)} "
         f"THEN 'medium' ELSE 'small' END"
@@ -165,7 +165,7 @@ def _query(rng: random.Random, tables: Sequence[Table], variant: str, number: in
         )
     return (
         f"WITH {', '.join(ctes)}\nSELECT\n  {group} AS grouped_{number},\n  COUNT(*) AS how_many,\n"
-        f"  {sums} AS total_{bottom.numbers[0]},\n  {case} AS size_class\nFROM {aliases[0]}{joins}{where}\n"
+        f"  {sums} AS total_{bottom.numbers[-1]},\n  {case} AS size_class\nFROM {aliases[0]}{joins}{where}\n"
         f"GROUP BY {group}\nORDER BY how_many DESC, grouped_{number}\nLIMIT {rng.randrange(5, 50)};"
     )
 
