@@ -15,11 +15,12 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check install --constraint constraints.txt
 DEPS := pyproject.toml constraints.txt
 
-.PHONY: help setup demo test lint bench check-gpu clean
+.PHONY: help setup demo test fuzz lint bench check-gpu clean
 
 help:
 	@echo "make demo    install the core, get a small model, answer one request plain and with copying, compare"
 	@echo "make test    install the core, the test tools and CPU torch, run all tests"
+	@echo "make fuzz    10,000 malformed requests of each kind against the server (FUZZ=n: another number)"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   install the peers (llama.cpp from source: minutes) and measure the bars"
 	@echo "make check-gpu  on a machine with a GPU: the bit-identity tests there, and times of a forward"
@@ -76,6 +77,11 @@ demo: $(VENV)/.core
 
 test: $(HF_STAMP)
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# The same tests as in `make test`, with more requests; minutes.
+FUZZ ?= 10000
+fuzz: $(VENV)/.dev
+	@EXACTSPEC_FUZZ=$(FUZZ) $(BIN)/python -m pytest tests/server/test_fuzz.py $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check .
