@@ -47,10 +47,14 @@ def open_models(name: str, drafting: Sequence[str], options: Options) -> tuple[O
     Nothing is loaded before it is known that all fit into memory together. Raises ValueError, one line.
     """
     from exactspec.target.load import HF_PREFIX
+    from exactspec.target.named import NAMED_MODELS
 
     others = [other for other in dict.fromkeys(drafting) if other != name]
     if options.dtype is not None and not any(one.startswith(HF_PREFIX) for one in (name, *others)):
         raise ValueError(f"dtype is for models run through transformers: hf:{name}")
+    for one in (name, *others):
+        if (named := NAMED_MODELS.get(one)) is not None and not named.runnable:
+            raise ValueError(f"{one}: {named.note}")  # said before a download, not after it
     with ExitStack() as files:
         plans: list[_Plan] = []
         within = options
@@ -96,11 +100,8 @@ def _exact_plan(name: str, options: Options, files: ExitStack, others: Sequence[
     from exactspec.target.cuda.open import check_device, open_cuda
     from exactspec.target.hub import ModelStore
     from exactspec.target.load import open_model
-    from exactspec.target.named import NAMED_MODELS
     from exactspec.target.packed_store import PackedStore
 
-    if (named := NAMED_MODELS.get(name)) is not None and not named.runnable:
-        raise ValueError(f"{name}: {named.note}")  # said before a download, not after it
     device, context, cache_dtype, progress = options.device, options.context, options.cache_dtype, options.progress
     check_device(device, cache_dtype)
     found = ModelStore().resolve(name, progress=None if progress is None else _Milestones(progress))
