@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scripted import ByteTokenizer, Clock, IdTokenizer, ListTarget, hash_target, script_target
 
+from exactspec.budget import CostModel
 from exactspec.drafters import CopySpecDrafter, FirstOf, ModelDrafter
 from exactspec.drafters.base import Context, DraftBudget, State, Verified
 from exactspec.drafters.growing import Growth, Shape, probabilities
@@ -133,14 +134,14 @@ def test_09_a_rejection_leaves_no_trace(length: int) -> None:
 
 
 def test_a_session_and_its_fork_stay_in_step() -> None:
-    clock = Clock()
-    drafter = Checked(blurred(0.1), TOKENIZER, clock=clock)
-    engine = Engine(hash_target(before=clock.before), TOKENIZER, draft=drafter)
+    drafter = Checked(blurred(0.1), TOKENIZER, length=3)
+    fixed = Speculation(draft="self", draft_length=3)  # all that is drafted is verified
+    engine = Engine(hash_target(), TOKENIZER, draft=drafter, speculation=fixed)
     session = engine.session()
     first = session.generate(PROMPT, SamplingParams(max_tokens=30))
     longer = [*PROMPT, *first.token_ids, 5, 6, 7]
     twin = session.fork()
-    short = replace(SAMPLED, max_tokens=30)
+    short = replace(SAMPLED, max_tokens=30, temperature=0.2)
     shorter = [*PROMPT, *first.token_ids[:20], 8, 9]
     for one in (session, twin, session):
         for ids in (longer, shorter, longer):
@@ -359,6 +360,49 @@ def test_drafts_that_do_not_pay_end_and_are_tried_again() -> None:
     assert rounds(pays, 60, agreed=3, draft_s=0.020) == 60  # 4 tokens in 40 ms, one plain in 16
     assert rounds(pays, 600, agreed=0, draft_s=0.020) < 40
     assert rounds(pays, 600, agreed=4, draft_s=0.010) > 300
+
+
+def test_steps_that_it_was_not_asked_in_teach_it_nothing() -> None:
+    """Beside other drafters the model may wait for many steps."""
+    clock = Clock()
+    drafter = ModelDrafter(hash_target(), TOKENIZER, clock=clock)
+    state = begin(drafter, PROMPT)
+    seen: list[float] = []
+
+    class Seen(Pays):
+        def plain(self, seconds: float) -> None:
+            seen.append(seconds)
+
+        def drafted(self, **figures: Any) -> None:
+            seen.append(figures["verify_s"])
+
+    state.pays = Seen()
+    tree = drafter.propose(state, DraftBudget(8, 8))
+    clock.now += 0.020
+    commit(drafter, state, tree, [50])
+    assert seen == [pytest.approx(0.021)]
+    clock.now += 5.0
+    commit(drafter, state, DraftTree.empty(), [51])
+    assert len(seen) == 1
+    tree = drafter.propose(state, DraftBudget(8, 8))
+    other = DraftTree.chain([1, 2], source="copy", scores=[0.9, 0.8])
+    commit(drafter, state, tree.merge(other), [52])
+    assert len(seen) == 1
+
+
+def test_what_was_measured_counts_more_than_what_was_told() -> None:
+    pays = Pays()
+    pays.costs(CostModel(), 0.001)
+    assert not pays.another_level(0.9, 1, 0.005)
+    pays.costs(CostModel(), 0.016)
+    assert pays.another_level(0.9, 1, 0.005)
+    pays.plain(0.004)
+    pays.costs(CostModel(), 1.0)
+    assert not pays.another_level(0.9, 1, 0.005)
+    told = Pays()
+    told.costs(CostModel(), 1.0)
+    told.drafted(levels=2, draft_s=0.004, verify_s=0.004, rows=1, promised=1.0, agreed=1)
+    assert not told.another_level(0.9, 1, 0.005)
 
 
 def test_one_slow_step_ends_nothing() -> None:

@@ -39,12 +39,11 @@ MOST_LEVELS = 16
 
 @dataclass(slots=True)
 class _Call:
-    """A proposal whose step has not come back yet. `end`: when it was handed over."""
+    """A proposal whose step has not come back yet."""
 
     tree: DraftTree
     levels: int
     draft_s: float
-    end: float
 
 
 @dataclass(slots=True)
@@ -57,7 +56,7 @@ class _State:
     known: list[int] = field(default_factory=list)
     agreed: int = 0
     call: _Call | None = None
-    asked: float = 0.0  # when the last proposal was handed over, a draft or not
+    asked: float | None = None  # when this step's proposal was handed over, a draft or not; None: none was asked for
 
 
 class ModelDrafter:
@@ -127,7 +126,7 @@ class ModelDrafter:
             tree, levels = self._draft(s, budget)
         s.asked = self._clock()
         if levels:
-            s.call = _Call(tree, levels, s.asked - start, s.asked)
+            s.call = _Call(tree, levels, s.asked - start)
         return tree
 
     def call_s(self, state: State, budget: DraftBudget) -> float:
@@ -138,8 +137,9 @@ class ModelDrafter:
 
     def commit(self, state: State, verified: Verified) -> None:
         s: _State = state
-        if len(verified.rows):
+        if len(verified.rows) and s.asked is not None:
             self._learn(s, verified, self._clock() - s.asked)
+        s.call = s.asked = None
         s.agreed = min(s.agreed, s.reading.settled)
         s.reading.append(verified.tokens.tolist())
 
@@ -147,7 +147,7 @@ class ModelDrafter:
         s: _State = state
         s.reading.truncate(n)
         s.agreed = min(s.agreed, s.reading.settled)
-        s.call = None
+        s.call = s.asked = None
 
     def fork(self, state: State) -> State:
         s: _State = state
@@ -234,8 +234,9 @@ class ModelDrafter:
             if not len(verified.tree):
                 s.pays.plain(seconds)
             return
+        if any(source != SOURCE for source in verified.tree.sources):
+            return  # beside other drafters' nodes: what the step cost says nothing of this one
         tree, call = s.call.tree, s.call
-        s.call = None
         s.pays.drafted(
             levels=call.levels,
             draft_s=call.draft_s,

@@ -72,12 +72,14 @@ class Pays:
         "_plain_s",
         "_share",
         "_skip",
+        "_told",
         "_verify_s",
     )
 
     def __init__(self) -> None:
         self._cost: Cost = TABLE  # of the target's rows
         self._plain_s: float | None = None  # a step without a draft
+        self._told = False  # that is what `costs` said, not what was measured here
         self._draft_s = self._verify_s = self._gain = 0.0  # averages of steps with a draft
         self._levels = float(_LEVELS)
         self._share = 0.7  # accepted of what was promised
@@ -93,8 +95,8 @@ class Pays:
     def costs(self, cost: Cost, plain_s: float) -> None:
         """What is known of the target beforehand: the cost of its rows, and seconds of one (0: unknown)."""
         self._cost = cost
-        if self._plain_s is None and plain_s > 0:
-            self._plain_s = plain_s
+        if plain_s > 0 and (self._told or self._plain_s is None):
+            self._plain_s, self._told = plain_s, True
 
     def call(self) -> bool:
         """Whether to draft in this step; counts the steps of a pause."""
@@ -116,13 +118,16 @@ class Pays:
 
     def plain(self, seconds: float) -> None:
         """A step without a draft took the target so long."""
-        self._plain_s = seconds if self._plain_s is None else self._mix(self._plain_s, min(seconds, 3 * self._plain_s))
+        if self._plain_s is None or self._told:
+            self._plain_s, self._told = seconds, False
+        else:
+            self._plain_s = self._mix(self._plain_s, min(seconds, 3 * self._plain_s))
 
     def drafted(self, *, levels: int, draft_s: float, verify_s: float, rows: int, promised: float, agreed: int) -> None:
         """A step with a draft: the call's levels and seconds; the target's seconds and rows; the sum of the offered
         nodes' probabilities, and how many of them the target said."""
-        if self._plain_s is None:
-            self._plain_s = verify_s / self._cost(rows)
+        if self._plain_s is None or self._told:
+            self._plain_s, self._told = verify_s / self._cost(rows), False
         self._drafts += 1
         if self._drafts == 1:
             self._draft_s, self._verify_s, self._gain, self._levels = draft_s, verify_s, float(agreed), float(levels)
