@@ -74,7 +74,8 @@ class Checked(ModelDrafter):
 def test_same_tokens_and_a_cache_in_step(length: int | None, params: SamplingParams) -> None:
     clock = Clock()
     drafter = Checked(blurred(0.1), TOKENIZER, length=length, clock=clock)
-    engine = Engine(hash_target(before=clock.before), TOKENIZER, draft=drafter)
+    how = Speculation(draft="self", draft_length=length or 0)
+    engine = Engine(hash_target(before=clock.before), TOKENIZER, draft=drafter, speculation=how)
     before = Checked.checks
     plain = engine.generate(PROMPT, params, speculation=PLAIN)
     drafted = engine.generate(PROMPT, params)
@@ -195,7 +196,8 @@ def test_a_long_prompt_is_read_in_chunks_one_a_step() -> None:
     model = hash_target(order=2)
     drafter = ModelDrafter(model, TOKENIZER, length=2)
     prompt = list(itertools.islice(itertools.cycle(PROMPT), 700))
-    engine = Engine(hash_target(order=2), TOKENIZER, draft=drafter)
+    fixed = Speculation(draft="self", draft_length=2)
+    engine = Engine(hash_target(order=2), TOKENIZER, draft=drafter, speculation=fixed)
     done = engine.generate(prompt, SamplingParams(max_tokens=12), record_steps=True)
     assert model.rows[:3] == [256, 256, 190]  # two plain steps have added a token each
     assert [step.rows for step in done.steps[:3]] == [1, 1, 3]
@@ -204,7 +206,8 @@ def test_a_long_prompt_is_read_in_chunks_one_a_step() -> None:
 def test_past_its_own_context_it_is_silent() -> None:
     model = hash_target(order=2, max_length=40)
     drafter = ModelDrafter(model, TOKENIZER, length=4)
-    engine = Engine(hash_target(order=2), TOKENIZER, draft=drafter)
+    fixed = Speculation(draft="self", draft_length=4)
+    engine = Engine(hash_target(order=2), TOKENIZER, draft=drafter, speculation=fixed)
     done = engine.generate(PROMPT, GREEDY, record_steps=True)
     assert done.token_ids == engine.generate(PROMPT, GREEDY, speculation=PLAIN).token_ids
     assert model.last_position == 39

@@ -111,7 +111,8 @@ def test_19_a_history_with_ids_that_the_model_lacks() -> None:
     target = hash_target(vocab_size=512)
     model = hash_target(vocab_size=500)
     drafter = ModelDrafter(model, IdTokenizer(500), target_tokenizer=IdTokenizer(512), length=2)
-    engine = Engine(target, IdTokenizer(512), draft=drafter)
+    fixed = Speculation(draft="self", draft_length=2)  # all that is drafted is verified
+    engine = Engine(target, IdTokenizer(512), draft=drafter, speculation=fixed)
     prompt = [1, 505, 2, 511, 3, 500]
     params = SamplingParams(max_tokens=60, temperature=2.0, seed=1, logit_bias={505: 4.0, 500: 4.0})
     done = engine.generate(prompt, params, record_steps=True)
