@@ -12,7 +12,7 @@ from scripted import IdTokenizer, Oracle, Raw, hash_target
 
 from exactspec.bench.propose import NoCache, rows_of_nothing
 from exactspec.budget import CostModel
-from exactspec.drafters import CopyDrafter, RecycleDrafter, UnionDrafter
+from exactspec.drafters import CopyDrafter, ModelDrafter, RecycleDrafter, UnionDrafter
 from exactspec.drafters.base import Context, DraftBudget, Verified
 from exactspec.drafters.worth import PROBE, Worth, best_rate
 from exactspec.engine import Engine
@@ -127,6 +127,21 @@ def test_junk_from_one_drafter_harms_nothing(params: SamplingParams) -> None:
     found = Engine(hash_target(), IdTokenizer(), draft=union).generate(prompt, params)
     assert found.token_ids == plain.token_ids
     assert found.metrics.num_draft_tokens > 0
+
+
+def test_a_model_beside_auto_by_name() -> None:
+    """Where nothing repeats only the model is right; its nodes are credited to it."""
+    prompt, params = [3, 1, 4, 1, 5], SamplingParams(max_tokens=80)
+    target = hash_target(order=None)
+    plain = Engine(target, IdTokenizer(), draft="none").generate(prompt, params)
+    models = {"twin": ModelDrafter(hash_target(order=None), IdTokenizer())}
+    engine = Engine(target, IdTokenizer(), draft="auto+model:twin", draft_models=models)
+    found = engine.generate(prompt, params)
+    assert found.token_ids == plain.token_ids
+    assert found.metrics.tau > 2
+    assert found.metrics.accepted_by_source["model"] > 30
+    with pytest.raises(ValueError, match="which is not open"):
+        Engine(target, IdTokenizer(), draft="auto+model:other")
 
 
 def test_forks_cuts_and_ends_reach_every_drafter() -> None:
