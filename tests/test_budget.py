@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exactspec.bench.simulate import Answer, replay
-from exactspec.budget import AdaptiveBudget, BackOff, Budget, CostModel, FixedBudget, choose_batch, make_budget
+from exactspec.budget import AdaptiveBudget, BackOff, Budget, CostModel, FixedBudget, Mood, choose_batch, make_budget
 from exactspec.drafters import make_drafter
 from exactspec.params import Speculation
 from exactspec.tree import DraftTree
@@ -202,6 +202,39 @@ class TestBackOff:
         spent = [sum(cost(1 + d) for d, _ in run(AdaptiveBudget(48), tree, lambda step: 0, n)) / n for n in (128, 1000)]
         assert spent[0] < 1 / 0.9  # two long sure drafts at the start
         assert spent[1] < 1 / 0.98
+
+
+class TestMood:
+    def test_the_factor_is_what_came_of_what_was_promised(self) -> None:
+        mood = Mood()
+        assert mood.factor() == 1.0
+        for step in range(300):
+            mood.record(promised=1.0, accepted=step % 2)
+        assert mood.factor() == pytest.approx((0.5 / 0.03 + Mood.PRIOR) / (1 / 0.03 + Mood.PRIOR), rel=0.03)
+        for _ in range(300):
+            mood.record(promised=1.0, accepted=2)
+        assert mood.factor() == 1.0
+
+    def test_overrated_drafts_become_shorter(self) -> None:
+        """Half of the nodes come that the scores promise: fewer are worth their rows."""
+        tree = chain(*[0.8**i for i in range(1, 40)])
+        budget = AdaptiveBudget(48)
+        sizes = [d for d, _ in run(budget, tree, lambda step: 1, 120)]
+        assert sizes[-1] < sizes[0]
+        trusted = AdaptiveBudget(48)
+        assert len({d for d, _ in run(trusted, tree, lambda step: 4, 120)}) == 1
+
+    def test_it_is_the_same_for_nodes_that_others_chose(self) -> None:
+        tree = chain(*[0.8**i for i in range(1, 9)])
+        alone, shared = AdaptiveBudget(48), AdaptiveBudget(48)
+        for _ in range(60):
+            chosen = alone.choose(tree)
+            alone.record(drafted=len(chosen), accepted=1)
+            offered = shared.allow(tree)
+            verified = offered.prune(max_nodes=len(chosen))
+            shared.record(drafted=len(verified), accepted=1, promised=float(verified.score.sum()))
+        assert shared.allow(tree).score[0] < 0.7 * tree.score[0]
+        assert shared.allow(tree).score[0] == pytest.approx(alone.allow(tree).score[0], rel=1e-4)
 
 
 def test_every_name_has_its_budget() -> None:
