@@ -203,7 +203,7 @@ def test_a_long_prompt_is_read_in_chunks_one_a_step() -> None:
     assert [step.rows for step in done.steps[:3]] == [1, 1, 3]
 
 
-def test_past_its_own_context_it_is_silent() -> None:
+def test_past_its_own_context_it_is_silent(caplog: pytest.LogCaptureFixture) -> None:
     model = hash_target(order=2, max_length=40)
     drafter = ModelDrafter(model, TOKENIZER, length=4)
     fixed = Speculation(draft="self", draft_length=4)
@@ -213,8 +213,11 @@ def test_past_its_own_context_it_is_silent() -> None:
     assert model.last_position == 39
     for step in done.steps:
         assert (step.rows > 1) == (step.context <= 40 and step.context - len(PROMPT) < 89)
+    for more in range(1, 5):  # one of these has a step that is one token past it
+        engine.generate([*PROMPT, *range(more)], GREEDY)
     long = engine.generate(PROMPT * 3, GREEDY)
     assert long.metrics.num_draft_tokens == 0
+    assert not caplog.records  # it was not switched off by an error
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 5, 30])

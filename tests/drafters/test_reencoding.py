@@ -110,6 +110,24 @@ def test_control_tokens_are_known_by_their_text_and_bos_stands_once() -> None:
     assert tree.tokens.tolist() == [ord("a")]
 
 
+def test_a_space_in_front_of_a_text_is_put_there_once() -> None:
+    """As SentencePiece vocabularies do it; pieces within the text get none."""
+
+    class Prefixed(ByteTokenizer):
+        def encode(self, text: str) -> list[int]:
+            return [32, *super().encode(text)]
+
+        def encode_inner(self, text: str) -> list[int]:
+            return super().encode(text)
+
+    data = list(long_text().encode())
+    reading = read(Translation.between(Prefixed(), ByteTokenizer()), data)
+    assert reading.ids == [32, *data]
+    # Nor is one proposed: the other way round, from within the text.
+    tree = read(Translation.between(ByteTokenizer(), Prefixed()), data).translate(chain(b"one two "))
+    assert bytes(tree.tokens.tolist()) == b"one two"
+
+
 def chain(ids: Sequence[int]) -> Grown:
     return Grown(list(ids), list(range(-1, len(ids) - 1)), [0.9 ** (i + 1) for i in range(len(ids))])
 
