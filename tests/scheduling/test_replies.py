@@ -142,5 +142,7 @@ def test_the_oldest_replies_are_forgotten() -> None:
     assert replies._lengths == [len(p) for p in prompts[3:]]
     turns = [chat("x" * n, "ab", "y") for n in range(6)]
     assert [replies.splice(t) == t for t in turns] == [True] * 3 + [False] * 3
-    replies.record(prompts[3], prompts[3], [*b"ab", CLOSE], "ab")
+    replies.record(prompts[3], prompts[3], [*b"ab", CLOSE], "ab")  # used again: the next one to go is another
     assert len(replies) == 3
+    replies.record(prompts[0], prompts[0], [*b"ab", CLOSE], "ab")
+    assert [replies.splice(t) == t for t in turns] == [False, True, True, False, True, False]

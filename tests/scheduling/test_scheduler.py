@@ -243,6 +243,21 @@ def test_twenty_cancels_in_a_row_leave_nothing_behind() -> None:
     assert (stats.running, stats.waiting, stats.cache_bytes, stats.cancelled) == (0, 0, 0, 20)
 
 
+def test_a_callback_that_raises_cancels_its_own_request_and_is_not_called_again() -> None:
+    params = SamplingParams(max_tokens=30)
+    scheduler = idle()
+    broken, sound = Client(break_after=3), Client()
+    for client in (broken, sound):
+        client.submit(scheduler, PROMPT, params, speculation=Speculation(draft="none"))
+    run(scheduler)
+    assert broken.ticket is not None
+    assert broken.ticket.result(0).finish_reason == "cancelled"
+    assert broken.chunks == 3
+    assert broken.completion is None
+    assert sound.ids == alone(PROMPT, params).token_ids
+    assert broken.ids == sound.ids[:3]
+
+
 def test_cancelling_after_the_end_does_nothing() -> None:
     scheduler = idle()
     client = Client().submit(scheduler, PROMPT, SamplingParams(max_tokens=3))
