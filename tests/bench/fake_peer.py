@@ -26,6 +26,7 @@ def answer(request: dict, filled: dict[int, int]) -> dict:
             "num_draft_tokens": request["most"],
             "num_accepted_tokens": len(request["output"]) - steps,
             "agreed": 1,
+            "length": len(request["ids"]) + len(request["output"]) - 1 + leak,
         }
     ids = [request["ids"][-1] + 1 + i for i in range(request["tokens"])]
     return {"token_ids": ids, "prefill_s": 0.25, "decode_s": 0.5 * len(ids)}

@@ -62,6 +62,11 @@ def test_replaying_our_answer() -> None:
             peer.replay([1], [2])
 
 
+def test_rejected_rows_that_stay_are_an_error() -> None:
+    with _peer("leaks") as peer, pytest.raises(PeerError, match="holds 7 of 6 tokens"):
+        peer.replay([1, 2, 3], [7, 8, 9, 7], rule="lookup", most=2)
+
+
 def test_failures_are_one_line() -> None:
     with pytest.raises(PeerError, match="install the peers"):
         _peer("missing")
@@ -128,3 +133,7 @@ def test_llama_cpp_says_what_it_is_told(named_model: Callable[[str], Path]) -> N
             assert other.token_ids == tuple(around)
             assert other.extra["num_steps"] == steps, rule
             assert other.extra["num_accepted_tokens"] == len(around) - steps
+        # Five steps, then 6 7 8 is drafted where 6 7 9 comes, one step, and 6 7 before the last token.
+        twisted = peer.replay(ids, [5, 6, 7, 8, 5, 6, 7, 9, 5, 6, 7, 10], rule="lookup", most=3)
+        counts = [twisted.extra[key] for key in ("num_steps", "num_draft_tokens", "num_accepted_tokens")]
+        assert counts == [8, 5, 4]

@@ -98,6 +98,7 @@ def test_29_arms_that_did_not_do_the_same_work_are_flagged(tmp_path: Path) -> No
     assert summaries["copy"].ratios is not None
     assert (summaries["copyspec"].flagged, summaries["copyspec"].ratios.pairs) == (2, 2)  # the other prompt counts
     assert (summaries["copy"].flagged, summaries["copy"].ratios.pairs) == (0, 4)
+    assert summaries["copy"].ratios.prompts == 2  # two rounds of each
     text = full_table(lines)
     assert "m hits-the-cap, copyspec, round 1: count (22 tokens)" in text
     assert "ratio of totals" in text

@@ -81,6 +81,8 @@ class LlamaCppPeer:
             return Measurement(token_ids=(), prefill_s=0.0, decode_s=0.0)
         asked = {"rule": rule, "most": most, "held": held}
         reply = self._ask({"do": "replay", "ids": list(ids), "output": list(output), **asked})
+        if reply["length"] != len(ids) + len(output) - 1:
+            raise PeerError(f"llama.cpp holds {reply['length']} of {len(ids) + len(output) - 1} tokens")
         counts = {key: reply[key] for key in ("num_steps", "num_draft_tokens", "num_accepted_tokens")}
         return Measurement(
             token_ids=tuple(output),

@@ -257,7 +257,7 @@ class Peer:
             steps, drafted, accepted = steps + 1, drafted + len(draft), accepted + said - 1
         end = time.perf_counter()
         counts = {"num_steps": steps, "num_draft_tokens": drafted, "num_accepted_tokens": accepted, "agreed": agreed}
-        return {"prefill_s": prefilled - start, "decode_s": end - prefilled, **counts}
+        return {"prefill_s": prefilled - start, "decode_s": end - prefilled, "length": context.length, **counts}
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         what = request["do"]
