@@ -100,10 +100,16 @@ def test_plain_equals_the_naive_loop() -> None:
 
 
 def test_a_wrong_commit_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison above can fail: a cache that keeps one accepted row too few gives other tokens."""
+    """The comparison above can fail: a cache that commits another row than the last accepted one gives other tokens."""
     expected = plain(GREEDY, order=None)
     right = ListCache.keep
-    monkeypatch.setattr(ListCache, "keep", lambda self, rows: right(self, list(rows)[: max(1, len(rows) - 1)]))
+
+    def wrong(self: ListCache, rows: Sequence[int]) -> None:
+        right(self, rows)
+        if len(rows) > 1:
+            self.tokens[-1] = (self.tokens[-1] + 1) % 16
+
+    monkeypatch.setattr(ListCache, "keep", wrong)
     oracle = Oracle([*PROMPT, *expected.token_ids])
     # The drafter's own checks of the contract see it too and switch it off; without them:
     monkeypatch.setattr(Oracle, "commit", lambda self, state, verified: state.extend(verified.tokens.tolist()))
