@@ -300,6 +300,7 @@ def test_25_several_choices(serve: Serve, temperature: float) -> None:
         assert own[-1]["finish_reason"] == "length"
         assert joined(events[:-2], index) == texts[index]
     assert reply["usage"]["completion_tokens"] == events[-2]["usage"]["completion_tokens"] == 72
+    assert reply["usage"]["prompt_tokens"] == events[-2]["usage"]["prompt_tokens"] == CHAT  # once for all choices
     for n in (0, -1):
         assert running.post("/v1/chat/completions", {**body, "n": n, "stream": True})[0] == 400
 

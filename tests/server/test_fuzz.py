@@ -21,7 +21,7 @@ from served import Running, Serve
 
 from exactspec.engine import Engine
 
-REQUESTS = int(os.environ.get("EXACTSPEC_FUZZ", "240"))
+REQUESTS = int(os.environ.get("EXACTSPEC_FUZZ", "200"))
 PATHS = ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize")
 CHAT: dict[str, Any] = {
     "messages": [{"role": "system", "content": "s"}, {"role": "user", "content": [{"type": "text", "text": "é"}]}],
