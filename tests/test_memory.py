@@ -21,7 +21,7 @@ GIB = 2**30
 @pytest.mark.parametrize("head_dim", [16, 20, 64])
 def test_estimate_equals_what_is_packed(head_dim: int, tied: bool) -> None:
     source = RandomWeights(head_dim=head_dim, vocab_size=300, tied_head=tied, intermediate_size=100)
-    packed = pack_model(source, load_kernels(describe_cpu()).pack_rows, 2)
+    packed = pack_model(source, load_kernels(describe_cpu()).packing, 2)
     need = estimate(source.config, context=1000)
     assert need.weights == pytest.approx(packed.nbytes, rel=0.02)
     page = PageShape(source.config.num_layers, source.config.num_kv_heads, packed.sizes.head_pad).page_bytes

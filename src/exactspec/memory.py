@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from exactspec.target.cache_types import DEFAULT_CACHE_DTYPE, cache_type
@@ -20,7 +20,7 @@ _LOGIT_ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeed:
-    """Bytes. `weights`: int8 matrices with their scales. `cache`: keys and values of one full context. `scratch`:
+    """Bytes. `weights`: int8 or four-bit matrices with their scales. `cache`: keys and values of one full context. `scratch`:
     activations and logits of one forward."""
 
     weights: int
@@ -33,7 +33,8 @@ class MemoryNeed:
 
 
 def estimate(config: ModelConfig, *, context: int, cache_dtype: str = DEFAULT_CACHE_DTYPE) -> MemoryNeed:
-    """What the exact target needs for one request of `context` tokens, with the padding its kernels want.
+    """What the exact target needs for one request of `context` tokens, with the padding its kernels want, if
+    all weights are int8.
 
     Raises ValueError on a cache dtype it does not have.
     """
@@ -63,15 +64,18 @@ def require_memory(
     cache_dtype: str = DEFAULT_CACHE_DTYPE,
     available: int | None = None,
     beside: int = 0,
+    weights: int | None = None,
 ) -> MemoryNeed:
     """The need, or ValueError with the figures if it exceeds what is available. `beside`: bytes that other models which
-    are about to be loaded need.
+    are about to be loaded need. `weights`: bytes of the packed weights, where more is known than the configuration.
 
     `context` None: what the model states. `available` in bytes; None asks the machine, and an unknown answer refuses
     nothing.
     """
     tokens = config.max_position if context is None else min(context, config.max_position)
     need = estimate(config, context=tokens, cache_dtype=cache_dtype)
+    if weights is not None:
+        need = replace(need, weights=weights)
     have = available_memory() if available is None else available
     if have is None or need.total + beside <= have:
         return need

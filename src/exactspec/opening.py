@@ -100,6 +100,7 @@ def _exact_plan(name: str, options: Options, files: ExitStack, others: Sequence[
     from exactspec.target.cuda.open import check_device, open_cuda
     from exactspec.target.hub import ModelStore
     from exactspec.target.load import open_model
+    from exactspec.target.packed_source import PackedSource
     from exactspec.target.packed_store import PackedStore
 
     device, context, cache_dtype, progress = options.device, options.context, options.cache_dtype, options.progress
@@ -120,7 +121,8 @@ def _exact_plan(name: str, options: Options, files: ExitStack, others: Sequence[
             context=longest,
         )
     beside = sum(plan.bytes for plan in others)
-    need = require_memory(source.config, context=context, cache_dtype=cache_dtype, beside=beside)
+    weights = source.weight_bytes if isinstance(source, PackedSource) else None
+    need = require_memory(source.config, context=context, cache_dtype=cache_dtype, beside=beside, weights=weights)
 
     def load() -> Opened:
         from exactspec.measured_cost import kept_cost

@@ -20,7 +20,7 @@ from exactspec.target.plain import fingerprint
 
 
 def main(path: str, home: str, *options: str) -> None:
-    pack_rows = load_kernels(describe_cpu()).pack_rows
+    packing = load_kernels(describe_cpu()).packing
     if options:
         whole = packed_source.pack_parts
 
@@ -33,7 +33,7 @@ def main(path: str, home: str, *options: str) -> None:
         packed_source.pack_parts = parts
     source = open_model(path, packed=PackedStore(Path(home))).source
     assert isinstance(source, PackedSource)
-    print(fingerprint(source.packed(pack_rows, 2, progress=print)), flush=True)
+    print(fingerprint(source.packed(packing, 2, progress=print)), flush=True)
 
 
 main(*sys.argv[1:])

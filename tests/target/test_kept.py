@@ -135,10 +135,10 @@ def test_a_file_where_the_folder_should_be(tmp_path):
 
 def test_using_the_kernels_adds_nothing_to_their_folder():
     cpu = describe_cpu()
-    pack_rows = load_kernels(cpu).pack_rows
+    packing = load_kernels(cpu).packing
     assert are_compiled(cpu)
-    pack_model(RandomWeights(), pack_rows, 1)
-    assert len(pack_rows.signatures) == 1
+    pack_model(RandomWeights(), packing, 1)
+    assert len(packing.rows.signatures) == 1
     assert are_compiled(cpu)
 
 

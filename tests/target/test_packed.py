@@ -35,8 +35,8 @@ PACKING, AGAIN = "packing the weights, once", "the kept weights are damaged: pac
 
 
 @pytest.fixture(scope="module")
-def pack_rows():
-    return load_kernels(describe_cpu()).pack_rows
+def packing():
+    return load_kernels(describe_cpu()).packing
 
 
 @pytest.fixture
@@ -59,14 +59,14 @@ def home(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def load(home: Path, pack_rows) -> Callable[..., tuple[OpenModel, PackedModel, list[str]]]:
+def load(home: Path, packing) -> Callable[..., tuple[OpenModel, PackedModel, list[str]]]:
     """Open and pack: the open model, the packed one, and what was said."""
 
     def call(path: Path, **options: object) -> tuple[OpenModel, PackedModel, list[str]]:
         said: list[str] = []
         opened = open_model(path, packed=PackedStore(home), **options)
         assert isinstance(opened.source, PackedSource)
-        packed = opened.source.packed(pack_rows, 2, progress=said.append)
+        packed = opened.source.packed(packing, 2, progress=said.append)
         opened.source.close()
         return opened, packed, said
 
@@ -79,9 +79,9 @@ def folder_of(home: Path) -> Path:
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_a_kept_model_has_the_bits_of_a_fresh_one(tmp_path, load, pack_rows, tied):
+def test_a_kept_model_has_the_bits_of_a_fresh_one(tmp_path, load, packing, tied):
     path = write_gguf(tmp_path / "t.gguf", weights=matrices(3, tied=tied))
-    expected = pack_model(GgufSource(path), pack_rows, 1)
+    expected = pack_model(GgufSource(path), packing, 1)
     _, first, said = load(path)
     assert said == [PACKING]
     _, second, said = load(path)
@@ -234,14 +234,14 @@ def start(*arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, script, *map(str, arguments)], stdout=subprocess.PIPE, text=True)
 
 
-def test_two_processes_at_once_pack_once(model, home, pack_rows):
+def test_two_processes_at_once_pack_once(model, home, packing):
     outputs = [process.communicate(timeout=300)[0].splitlines() for process in [start(model, home), start(model, home)]]
-    expected = fingerprint(pack_model(GgufSource(model), pack_rows, 1))
+    expected = fingerprint(pack_model(GgufSource(model), packing, 1))
     assert [lines[-1] for lines in outputs] == [expected, expected]
     assert sum(lines.count(PACKING) for lines in outputs) == 1
 
 
-def test_who_comes_second_waits_and_finds_it(model, home, load, pack_rows):
+def test_who_comes_second_waits_and_finds_it(model, home, load, packing):
     waiting, found = threading.Event(), []
     source = open_model(model, packed=PackedStore(home)).source
     assert isinstance(source, PackedSource)
@@ -250,7 +250,7 @@ def test_who_comes_second_waits_and_finds_it(model, home, load, pack_rows):
         found.append(line)
         waiting.set()
 
-    thread = threading.Thread(target=lambda: found.append(fingerprint(source.packed(pack_rows, 1, progress=say))))
+    thread = threading.Thread(target=lambda: found.append(fingerprint(source.packed(packing, 1, progress=say))))
     store = PackedStore(home)
     with store.locked(packed_store.ModelKey(source.sha256)):
         thread.start()
@@ -260,7 +260,7 @@ def test_who_comes_second_waits_and_finds_it(model, home, load, pack_rows):
             packed_store.ModelKey(source.sha256),
             origin="here",
             config=fresh.config,
-            parts=packed_source.pack_parts(fresh, pack_rows, 1),
+            parts=packed_source.pack_parts(fresh, packing, 1),
             vocabulary=None,
         )
     thread.join(60)
@@ -268,7 +268,7 @@ def test_who_comes_second_waits_and_finds_it(model, home, load, pack_rows):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="SIGKILL")
-def test_a_killed_process_leaves_nothing_that_is_used(model, home, load, pack_rows):
+def test_a_killed_process_leaves_nothing_that_is_used(model, home, load, packing):
     process = start(model, home, "stop")
     assert process.stdout is not None
     lines = iter(process.stdout)
@@ -281,7 +281,7 @@ def test_a_killed_process_leaves_nothing_that_is_used(model, home, load, pack_ro
     assert not left.current
     _, packed, said = load(model)
     assert said == [PACKING]
-    assert fingerprint(packed) == fingerprint(pack_model(GgufSource(model), pack_rows, 1))
+    assert fingerprint(packed) == fingerprint(pack_model(GgufSource(model), packing, 1))
     assert not left.path.exists()
 
 
@@ -301,27 +301,27 @@ def test_an_interrupted_packing_leaves_nothing(model, home, load, monkeypatch):
 # --- nowhere to keep it -------------------------------------------------------------------------------------------
 
 
-def works_in_memory(load, model, pack_rows, reason: str) -> None:
+def works_in_memory(load, model, packing, reason: str) -> None:
     _, packed, said = load(model)
     assert reason in said[-1]
     assert said[-1].endswith("every start packs them again")
-    assert fingerprint(packed) == fingerprint(pack_model(GgufSource(model), pack_rows, 1))
+    assert fingerprint(packed) == fingerprint(pack_model(GgufSource(model), packing, 1))
 
 
-def test_a_home_that_is_a_file(model, home, load, pack_rows):
+def test_a_home_that_is_a_file(model, home, load, packing):
     home.touch()
-    works_in_memory(load, model, pack_rows, "Not a directory" if os.name == "posix" else "cannot be kept")
+    works_in_memory(load, model, packing, "Not a directory" if os.name == "posix" else "cannot be kept")
     assert home.read_bytes() == b""
 
 
-def test_a_disk_that_is_full_from_the_start(model, home, load, pack_rows, monkeypatch):
+def test_a_disk_that_is_full_from_the_start(model, home, load, packing, monkeypatch):
     monkeypatch.setattr(packed_source, "_SPARE", 1 << 60)
-    works_in_memory(load, model, pack_rows, "MB are free")
+    works_in_memory(load, model, packing, "MB are free")
     assert PackedStore(home).list() == ()
 
 
 @pytest.mark.parametrize("after", [0, 5000, 100_000])
-def test_a_disk_that_fills_up_on_the_way(model, home, load, pack_rows, monkeypatch, after):
+def test_a_disk_that_fills_up_on_the_way(model, home, load, packing, monkeypatch, after):
     write = ArrayWriter._write
 
     def full(self: ArrayWriter, data: memoryview) -> None:
@@ -330,7 +330,7 @@ def test_a_disk_that_fills_up_on_the_way(model, home, load, pack_rows, monkeypat
         write(self, data)
 
     monkeypatch.setattr(ArrayWriter, "_write", full)
-    works_in_memory(load, model, pack_rows, "No space left on device")
+    works_in_memory(load, model, packing, "No space left on device")
     assert PackedStore(home).list() == ()
 
 
@@ -391,10 +391,10 @@ def test_every_block_of_a_large_file_is_checked(tmp_path, monkeypatch, threads):
 
 
 @pytest.mark.parametrize("shape", ["llama", "qwen2", "qwen3", "gemma3"])
-def test_every_field_of_every_family_is_kept(home, pack_rows, shape):
+def test_every_field_of_every_family_is_kept(home, packing, shape):
     """Norms of heads, windows, factors: whatever a family's configuration and layers hold."""
     source = RandomWeights(shape, tied_head=shape == "gemma3")
-    expected = pack_model(source, pack_rows, 1)
+    expected = pack_model(source, packing, 1)
     for _ in range(2):
         key = packed_store.ModelKey(source.sha256)
         store = PackedStore(home)
@@ -406,7 +406,7 @@ def test_every_field_of_every_family_is_kept(home, pack_rows, shape):
             config=source.config,
             entry=store.find(key),
         )
-        packed = kept.packed(pack_rows, 1)
+        packed = kept.packed(packing, 1)
         assert fingerprint(packed) == fingerprint(expected)
         assert (packed.embed.stored is packed.head.stored) == (expected.embed.stored is expected.head.stored)
     assert len(store.list()) == 1

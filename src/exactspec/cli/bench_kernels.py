@@ -106,7 +106,8 @@ def machine_peaks(target: kernels.Timed) -> Callable[[], Peaks]:
     def peaks() -> Peaks:
         if not machines:
             cpu = getattr(target, "cpu", None) or describe_cpu()
-            machines.append(Machine(target.threads, cpu.instruction_set))
+            four_bit = getattr(target, "four_bit_shares", {})
+            machines.append(Machine(target.threads, cpu.instruction_set, four_bit=four_bit))
         return machines[0].peaks()
 
     return peaks

@@ -23,6 +23,7 @@ from exactspec.target.kernels.compile import load_kernels
 from exactspec.target.kernels.float_tile import BLOCK
 from exactspec.target.kernels.frame import CALL_FIELDS, FRAME, MODEL_FIELDS, SEGMENT_FIELDS, private_bytes
 from exactspec.target.kernels.isa import SHAPES
+from exactspec.target.kernels.nibbles import BLOCK as INPUTS
 from exactspec.target.kernels.pages import CHUNK
 from exactspec.target.kernels.sync import MAX_THREADS
 from exactspec.target.model_frame import TOP_K, layer_table, set_flags, set_model
@@ -77,7 +78,7 @@ class ExactTarget:
         self.max_length = config.max_position if context is None else min(context, config.max_position)
         self.threads = min(self.cpu.threads, MAX_THREADS) if threads is None else threads
         kernels = load_kernels(self.cpu, home=home, progress=progress)
-        self.packed = load_packed(source, kernels.pack_rows, self.threads, progress=progress)
+        self.packed = load_packed(source, kernels.packing, self.threads, progress=progress)
         self.accuracy = default_accuracy(self.cpu) if accuracy is None else accuracy
         self.wide = Wide.everywhere(config.num_layers, self.accuracy == "wide")
         self._lock = threading.Lock()
@@ -91,11 +92,11 @@ class ExactTarget:
         self._page_shape = PageShape(config.num_layers, config.num_kv_heads, self.packed.sizes.head_pad, cache_dtype)
         sizes = self.packed.sizes
         self._widest = max(sizes.width_pad, sizes.inner_pad, config.num_heads * sizes.head_pad)
-        self._groups = -(-self._widest // NARROW_GROUP)
+        self._groups, self._blocks = -(-self._widest // NARROW_GROUP), -(-self._widest // INPUTS)
         self._group = config.num_heads // config.num_kv_heads
         first = len(MODEL_FIELDS)
         self._call = self._frames.view(np.uint8)[8 * first : 8 * (first + len(CALL_FIELDS))].view(np.int64)
-        set_model(self._frames, self.packed, self._layer_table, self._page_shape, self.wide, self._groups, self._widest)
+        set_model(self._frames, self.packed, self._layer_table, self._page_shape, self.wide, self._widest)
         if self.accuracy == "mixed":
 
             def measure() -> Wide:
@@ -115,6 +116,11 @@ class ExactTarget:
     def weight_bytes(self) -> int:
         """Bytes of weights that a forward of one row reads: all matrices once, the embedding's one row aside."""
         return self.packed.nbytes - self.packed.embed_bytes
+
+    @property
+    def four_bit_shares(self) -> dict[int, float]:
+        """See `PackedModel.four_bit_shares`."""
+        return self.packed.four_bit_shares
 
     @property
     def page_shape(self) -> PageShape:
@@ -240,6 +246,9 @@ class ExactTarget:
             address("activations", np.int8, 2 * rows * self._widest),
             address("scale", np.float32, rows * self._groups),
             address("offset", np.int32, rows * self._groups),
+            address("block_activations", np.int8, rows * self._blocks * INPUTS),
+            address("block_scale", np.float32, rows * self._blocks),
+            address("block_sum", np.float32, rows * self._blocks),
             address("queries", np.float32, rows * attended),
             address("attended", np.float32, rows * attended),
             address("fresh", np.float32, fresh),
@@ -301,7 +310,7 @@ def identity_of(weights: str, cpu: CpuInfo, cache_dtype: str, accuracy: str, wid
         f"numpy-{np.__version__}",  # sampling takes its exponentials
         f"{cpu.llvm_name}-{cpu.instruction_set}",
         f"cache-{cache_dtype}",
-        f"{accuracy}{chosen}-groups-{NARROW_GROUP}-{WIDE_GROUP}",
+        f"{accuracy}{chosen}-groups-{INPUTS}-{NARROW_GROUP}-{WIDE_GROUP}",
         weights[:16],
     )
     return "/".join(parts)

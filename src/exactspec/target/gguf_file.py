@@ -19,9 +19,12 @@ from exactspec.target.families import FAMILIES
 from exactspec.target.gguf_config import read_config
 from exactspec.target.gguf_header import GgufHeader, GgufTensor, read_header
 from exactspec.target.tensors import check_tensors, gguf_name, matrix_shape, row_range, tensor_shapes, vector_size
-from exactspec.target.weights import ModelConfig
+from exactspec.target.weights import FourBitRows, ModelConfig
 
 _ROPE = "rope_freqs.weight"
+_FOUR_BIT = {"Q4_0": (18, 1), "Q4_1": (20, 2), "Q4_K": (144, 2)}
+"""Bytes of a block, and how many float16 numbers it begins with."""
+_LARGEST_Q4_0 = 8188  # of a scale: 8 times it is still a float16
 
 
 class GgufSource:
@@ -63,6 +66,26 @@ class GgufSource:
         order = self._stored_rows(name, np.arange(start, stop))
         return self._read(name, slice(start, stop) if order is None else order).reshape(-1, shape[1])
 
+    def block_kind(self, name: str) -> str:
+        """See `FourBitSource.block_kind`."""
+        return self._tensors[name].kind.name
+
+    def four_bit(self, name: str) -> FourBitRows | None:
+        """See `FourBitSource.four_bit`."""
+        rows, width = matrix_shape(self._shapes, name)
+        tensor = self._tensors[name]
+        if tensor.kind.name not in _FOUR_BIT:
+            return None
+        size, numbers = _FOUR_BIT[tensor.kind.name]
+        order = self._stored_rows(name, np.arange(rows))
+        stored = self._stored(tensor)
+        blocks = stored if order is None else stored[order]
+        scales = np.ascontiguousarray(blocks.reshape(-1, size)[:, : 2 * numbers]).view("<f2")
+        self._require_finite(tensor, bool(np.isfinite(scales).all()))
+        if tensor.kind.name == "Q4_0" and np.abs(scales).max() > _LARGEST_Q4_0:
+            return None
+        return FourBitRows(tensor.kind.name, blocks, width)
+
     def vector(self, name: str) -> FloatArray:
         """A norm weight or a bias as float32 [n]."""
         size = vector_size(self._shapes, name)
@@ -84,14 +107,20 @@ class GgufSource:
         return head + 2 * (inner % (d // 2)) + inner // (d // 2)
 
     def _read(self, name: str, rows: slice | IntArray) -> FloatArray:
+        tensor = self._tensors[name]
+        values, finite = self._dequantise(self._stored(tensor)[rows], tensor.kind)
+        self._require_finite(tensor, finite)
+        return values
+
+    def _stored(self, tensor: GgufTensor) -> npt.NDArray[np.uint8]:
         if self._data is None:
             raise ValueError(f"{self._path} was closed")
-        tensor = self._tensors[name]
-        stored = self._data[tensor.start : tensor.start + tensor.nbytes].reshape(-1, tensor.row_bytes)
-        values, finite = self._dequantise(stored[rows], tensor.kind)
+        return self._data[tensor.start : tensor.start + tensor.nbytes].reshape(-1, tensor.row_bytes)
+
+    @staticmethod
+    def _require_finite(tensor: GgufTensor, finite: bool) -> None:
         if not finite:
             raise ValueError(f"tensor {tensor.name} holds values that are not finite; the file is damaged")
-        return values
 
 
 def _named_tensors(header: GgufHeader, config: ModelConfig) -> dict[str, GgufTensor]:

@@ -9,7 +9,9 @@ import numpy as np
 from exactspec.target.cache import PageShape
 from exactspec.target.cache_types import cache_type
 from exactspec.target.kernels.frame import LAYER, LAYER_FIELDS
-from exactspec.target.pack import PackedModel
+from exactspec.target.kernels.nibbles import BLOCK
+from exactspec.target.kernels.products import UNIT
+from exactspec.target.pack import Packed, PackedModel
 from exactspec.target.precision import KINDS, NARROW_GROUP, WIDE_GROUP, Wide
 from exactspec.target.tasks import most_pairs
 
@@ -24,10 +26,11 @@ def set_model(
     layers: np.ndarray[Any, Any],
     page: PageShape,
     wide: Wide,
-    groups: int,
     widest: int,
 ) -> None:
-    """Write the model's fields of a frame. `layers`: what `layer_table` gave, and `model`'s arrays, must outlive it."""
+    """Write the model's fields of a frame. `layers`: what `layer_table` gave, and `model`'s arrays, must outlive it.
+    `widest`: inputs of the widest product."""
+    blocks = -(-widest // BLOCK)
     c, s = model.config, model.sizes
     for name, value in {
         "layers": c.num_layers,
@@ -55,10 +58,12 @@ def set_model(
         "top_k": TOP_K,
         "narrow_group": NARROW_GROUP,
         "wide_group": WIDE_GROUP,
-        "groups": groups,
+        "groups": -(-widest // NARROW_GROUP),
         "head_wide": wide.head,
         "activation_stride": 2 * widest,
         "plane": widest,
+        "block_stride": blocks * BLOCK,
+        "blocks": blocks,
         "eps": c.rms_norm_eps,
         # log2(e): the kernels use powers of two
         "query_scale": np.log2(np.e) / np.sqrt(c.head_dim) if c.query_scale is None else np.log2(np.e) * c.query_scale,
@@ -79,16 +84,8 @@ def layer_table(model: PackedModel, wide: Wide) -> np.ndarray[Any, Any]:
     for i, x in enumerate(model.layers):
         values: dict[str, np.ndarray[Any, Any] | int | None] = {
             "attn_norm": x.attn_norm,
-            "qkv": x.qkv.stored,
-            "qkv_scale": x.qkv.scale,
             "qkv_bias": x.qkv_bias,
-            "o": x.o.stored,
-            "o_scale": x.o.scale,
             "mlp_norm": x.mlp_norm,
-            "gate_up": x.gate_up.stored,
-            "gate_up_scale": x.gate_up.scale,
-            "down": x.down.stored,
-            "down_scale": x.down.scale,
             "q_norm": x.q_norm,
             "k_norm": x.k_norm,
             "post_attn_norm": x.post_attn_norm,
@@ -96,9 +93,26 @@ def layer_table(model: PackedModel, wide: Wide) -> np.ndarray[Any, Any]:
             "rope_table": 0 if tables is None else tables[i],
             "window": 0 if windows is None else windows[i],
         }
-        values |= {f"{kind}_wide": int(flag) for kind, flag in zip(KINDS, wide.layers[i], strict=True)}
+        for kind, flag in zip(KINDS, wide.layers[i], strict=True):
+            values |= {f"{kind}_{field}": value for field, value in _matrix(getattr(x, kind), flag).items()}
         table[i] = [_entry(values[name]) for name in LAYER_FIELDS]
     return table
+
+
+def _matrix(packed: Packed, wide: bool) -> dict[str, np.ndarray[Any, Any] | int | None]:
+    """A matrix's fields, see kernels.frame."""
+    nibbles, units = packed.nibbles, len(packed.scale) // UNIT
+    int8_units = units - packed.nibble_units
+    unit_bytes = len(packed.stored) // int8_units if int8_units else 0
+    return {
+        "stored": _address(packed.stored) - packed.nibble_units * unit_bytes,
+        "scale": packed.scale,
+        "wide": int(wide),
+        "int8_units": int8_units,
+        "nibbles": None if nibbles is None else nibbles.stored,
+        "nibble_units": packed.nibble_units,
+        "nibble_form": 0 if nibbles is None else nibbles.form,
+    }
 
 
 def _entry(value: np.ndarray[Any, Any] | int | None) -> int:

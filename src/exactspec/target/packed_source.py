@@ -7,8 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from exactspec.target.base import FloatArray
-from exactspec.target.pack import PackedModel, PackRows, pack_model, pack_parts
-from exactspec.target.packed_store import ModelKey, PackedEntry, PackedStore
+from exactspec.target.kernels.compile import Packing
+from exactspec.target.nibble_pack import saved_bytes
+from exactspec.target.pack import PackedModel, pack_model, pack_parts
+from exactspec.target.packed_store import WEIGHTS, ModelKey, PackedEntry, PackedStore
 from exactspec.target.tokenizer_gguf import GgufVocabulary
 from exactspec.target.weights import ModelConfig, WeightSource
 
@@ -47,12 +49,21 @@ class PackedSource:
     def vector(self, name: str) -> FloatArray:
         return self._opened().vector(name)
 
+    @property
+    def weight_bytes(self) -> int:
+        """Of the packed model: what is kept, else closely what will be."""
+        from exactspec.memory import estimate
+
+        if self._entry is not None:
+            return self._entry.manifest.files[WEIGHTS].bytes
+        return estimate(self.config, context=1).weights - saved_bytes(self._opened())
+
     def close(self) -> None:
         if self._source is not None:
             self._source.close()
 
     def packed(
-        self, pack_rows: PackRows, threads: int, *, progress: Callable[[str], None] | None = None
+        self, packing: Packing, threads: int, *, progress: Callable[[str], None] | None = None
     ) -> PackedModel:
         """The packed model: mapped if it is kept; else packed, kept and mapped; in memory where it cannot be kept,
         which `progress` is told in one line. Raises ValueError as the model file's own reader does."""
@@ -72,7 +83,7 @@ class PackedSource:
                 kept = None if damaged and not waited else self._store.find(self._key, threads=threads)
                 if kept is None or not kept.intact():
                     say("the kept weights are damaged: packing them again" if damaged else "packing the weights, once")
-                    self._build(pack_rows, threads)
+                    self._build(packing, threads)
                     kept = self._store.find(self._key, threads=threads)
             if kept is not None and kept.intact():
                 return kept.model()
@@ -80,20 +91,18 @@ class PackedSource:
         except OSError as error:
             reason = error.strerror or str(error)
         say(f"the packed weights cannot be kept in {self._store.root} ({reason}): every start packs them again")
-        return pack_model(self._opened(), pack_rows, threads)
+        return pack_model(self._opened(), packing, threads)
 
-    def _build(self, pack_rows: PackRows, threads: int) -> None:
-        from exactspec.memory import estimate
-
+    def _build(self, packing: Packing, threads: int) -> None:
         source = self._opened()
-        need, free = estimate(self.config, context=1).weights + _SPARE, shutil.disk_usage(self._store.root).free
+        need, free = self.weight_bytes + _SPARE, shutil.disk_usage(self._store.root).free
         if need > free:
             raise OSError(f"{need / 1e6:.0f} MB are needed, {free / 1e6:.0f} MB are free")
         self._store.build(
             self._key,
             origin=str(self._origin),
             config=self.config,
-            parts=pack_parts(source, pack_rows, threads),
+            parts=pack_parts(source, packing, threads),
             vocabulary=self._vocabulary,
         )
 
@@ -104,9 +113,9 @@ class PackedSource:
 
 
 def load_packed(
-    source: WeightSource, pack_rows: PackRows, threads: int, *, progress: Callable[[str], None] | None = None
+    source: WeightSource, packing: Packing, threads: int, *, progress: Callable[[str], None] | None = None
 ) -> PackedModel:
     """The packed model of any source: kept if the source can keep it, else in memory."""
     if isinstance(source, PackedSource):
-        return source.packed(pack_rows, threads, progress=progress)
-    return pack_model(source, pack_rows, threads)
+        return source.packed(packing, threads, progress=progress)
+    return pack_model(source, packing, threads)

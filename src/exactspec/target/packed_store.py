@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # listing and deleting need neither the kernels nor a tokeniz
     from exactspec.target.tokenizer_gguf import GgufVocabulary
 
 MANIFEST, HEAD, WEIGHTS = "manifest.json", "head.bin", "weights.bin"
-_FORMAT = 1
+_FORMAT = 2
 # What reading a folder of another form may raise.
 _DAMAGED = (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError)
 _UNUSED_DAYS = 90  # a folder that was not used for so long goes when another is made

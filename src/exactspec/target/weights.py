@@ -8,7 +8,7 @@ Canonical names, i the layer: ``embed``, ``norm``, ``head``, ``layers.i.attn_nor
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +59,30 @@ class ModelConfig:
     query_scale: float | None = None
     residual_scale: float = 1.0
     logit_scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FourBitRows:
+    """A matrix as blocks of ggml. `kind`: "Q4_0", "Q4_1" or "Q4_K"; `rows` uint8 [rows, bytes of a row], in the order of
+    `WeightSource.matrix`; `width`: weights of a row. All scales are finite."""
+
+    kind: str
+    rows: npt.NDArray[np.uint8]
+    width: int
+
+
+@runtime_checkable
+class FourBitSource(Protocol):
+    """What a `WeightSource` can do besides if its file holds four-bit blocks."""
+
+    def block_kind(self, name: str) -> str:
+        """ggml's name of the type in which a matrix is stored."""
+        ...
+
+    def four_bit(self, name: str) -> FourBitRows | None:
+        """The stored blocks of a matrix, or None where it has other ones (or some that the products cannot take). Raises
+        ValueError and KeyError as `WeightSource.matrix`."""
+        ...
 
 
 class WeightSource(Protocol):

@@ -52,12 +52,21 @@ def are_compiled(cpu: CpuInfo, home: Path | None = None) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Packing:
+    """The compiled functions that pack weights: to int8 (see packing), and a file's four-bit blocks (see nibble_packing)."""
+
+    rows: Any
+    half: Any
+    six: Any
+
+
+@dataclass(frozen=True, slots=True)
 class Kernels:
     """Compiled functions. `serve`: ``serve(frames, threads, thread, seen, spins)`` of one instruction set (see
-    forward). `pack_rows`: see packing."""
+    forward)."""
 
     serve: Any
-    pack_rows: Any
+    packing: Packing
 
 
 def load_kernels(cpu: CpuInfo, *, home: Path | None = None, progress: Callable[[str], None] | None = None) -> Kernels:
@@ -70,7 +79,7 @@ def load_kernels(cpu: CpuInfo, *, home: Path | None = None, progress: Callable[[
     import numba
     from numba import from_dtype, types
 
-    from exactspec.target.kernels import forward, packing
+    from exactspec.target.kernels import forward, nibble_packing, packing
     from exactspec.target.kernels.frame import FRAME
 
     if numba.config.DISABLE_JIT:
@@ -78,11 +87,15 @@ def load_kernels(cpu: CpuInfo, *, home: Path | None = None, progress: Callable[[
     serve = getattr(forward, "serve_" + cpu.instruction_set.replace("-", "_"))
     array = lambda kind, dims, layout="C": types.Array(kind, dims, layout)  # noqa: E731
     i64 = types.int64
+    blocks = types.Array(types.uint8, 2, "C", readonly=True)  # arrays that may be written are taken, too
+    units = array(types.uint8, 2)
     signatures = {
         serve: i64(array(from_dtype(FRAME), 1), i64, i64, i64, i64),
         packing.pack_rows: types.void(
             array(types.float32, 2, "A"), array(i64, 1), array(i64, 1), array(types.uint8, 4), array(types.float32, 1)
         ),
+        nibble_packing.pack_half: types.void(blocks, i64, array(i64, 1), units),
+        nibble_packing.pack_six: types.void(blocks, array(i64, 1), units),
     }
     say = progress or (lambda message: None)
 
@@ -95,7 +108,7 @@ def load_kernels(cpu: CpuInfo, *, home: Path | None = None, progress: Callable[[
             kernel.compile(signature)
             kernel.disable_compile()  # another signature would be compiled, and written to the folder, in mid-use
             compiled.append(kernel)
-        return Kernels(*compiled)
+        return Kernels(compiled[0], Packing(*compiled[1:]))
 
     waited: list[None] = []
 

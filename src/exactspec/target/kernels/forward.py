@@ -12,11 +12,12 @@ from numba import njit
 from exactspec.target.kernels import simd as v
 from exactspec.target.kernels.attend import attention_task, merge_pair
 from exactspec.target.kernels.float_tile import INT8
-from exactspec.target.kernels.frame import LAYER
+from exactspec.target.kernels.frame import LAYER, MATRIX_FIELDS
 from exactspec.target.kernels.heads import heads_phase
 from exactspec.target.kernels.isa import avx2, avx512vnni, avx512vnni_256, avx512vnni_emulated, avxvnni, portable
+from exactspec.target.kernels.matrix import INT8_UNITS, NIBBLE_UNITS, WIDE
 from exactspec.target.kernels.products import UNIT
-from exactspec.target.kernels.rows import add_row, embed_row, norm_row, quantise_row
+from exactspec.target.kernels.rows import add_row, embed_row, norm_row, quantise_blocks, quantise_row
 from exactspec.target.kernels.sync import (
     COMING_CELL,
     GENERATION_CELL,
@@ -36,11 +37,8 @@ from exactspec.target.kernels.sync import (
 )
 from exactspec.target.kernels.units import gated_unit, head_unit, offer, qkv_unit, residual_unit, store_int8_unit
 
-ATTN_NORM, QKV, QKV_SCALE, QKV_BIAS = LAYER["attn_norm"], LAYER["qkv"], LAYER["qkv_scale"], LAYER["qkv_bias"]
-OUT, OUT_SCALE, MLP_NORM = LAYER["o"], LAYER["o_scale"], LAYER["mlp_norm"]
-GATE_UP, GATE_UP_SCALE = LAYER["gate_up"], LAYER["gate_up_scale"]
-DOWN, DOWN_SCALE = LAYER["down"], LAYER["down_scale"]
-QKV_WIDE, O_WIDE, GATE_UP_WIDE, DOWN_WIDE = (LAYER[f"{name}_wide"] for name in ("qkv", "o", "gate_up", "down"))
+QKV, OUT, GATE_UP, DOWN = (8 * LAYER[f"{name}_{MATRIX_FIELDS[0]}"] for name in ("qkv", "o", "gate_up", "down"))
+ATTN_NORM, MLP_NORM, QKV_BIAS = LAYER["attn_norm"], LAYER["mlp_norm"], LAYER["qkv_bias"]
 Q_NORM, K_NORM, ROPE_TABLE = LAYER["q_norm"], LAYER["k_norm"], LAYER["rope_table"]
 POST_ATTN_NORM, POST_MLP_NORM = LAYER["post_attn_norm"], LAYER["post_mlp_norm"]
 LAYER_BYTES = 8 * len(LAYER)
@@ -56,8 +54,8 @@ def settle_row(f, post, r):
 
 
 @njit(nogil=True, error_model="numpy")
-def quantise(isa, f, row, values, width, wide):
-    """`values` float32 [width] become row `row` of the activations."""
+def quantise_int8(isa, f, row, values, width, wide):
+    """`values` float32 [width] become row `row` of the activations for int8 weights."""
     cell = 4 * row * f.groups
     q = f.activations + row * f.activation_stride
     group = f.wide_group if wide else f.narrow_group
@@ -65,18 +63,28 @@ def quantise(isa, f, row, values, width, wide):
 
 
 @njit(nogil=True, error_model="numpy")
-def norm_phase(isa, f, post, weight, wide, threads, thread):
+def quantise(isa, f, row, values, width, matrix):
+    """`values` float32 [width] become row `row` of the activations as the matrix at `matrix` wants them."""
+    if v.load_i64s(matrix + NIBBLE_UNITS):
+        q, cell = f.block_activations + row * f.block_stride, 4 * row * f.blocks
+        quantise_blocks(values, width, q, f.block_scale + cell, f.block_sum + cell)
+    if v.load_i64s(matrix + INT8_UNITS):
+        quantise_int8(isa, f, row, values, width, v.load_i64s(matrix + WIDE))
+
+
+@njit(nogil=True, error_model="numpy")
+def norm_phase(isa, f, post, weight, matrix, threads, thread):
     for r in range(share_start(f.rows, threads, thread), share_start(f.rows, threads, thread + 1)):
         settle_row(f, post, r)
         normed = f.normed + 4 * r * f.width_pad
         norm_row(f.x + 4 * r * f.width_pad, weight, f.width, f.width_pad, f.eps, normed)
-        quantise(isa, f, r, normed, f.width_pad, wide)
+        quantise(isa, f, r, normed, f.width_pad, matrix)
 
 
 @njit(nogil=True, error_model="numpy")
-def quantise_phase(isa, f, values, width, wide, threads, thread):
+def quantise_phase(isa, f, values, width, matrix, threads, thread):
     for r in range(share_start(f.rows, threads, thread), share_start(f.rows, threads, thread + 1)):
-        quantise(isa, f, r, values + 4 * r * width, width, wide)
+        quantise(isa, f, r, values + 4 * r * width, width, matrix)
 
 
 @njit(nogil=True, error_model="numpy")
@@ -93,18 +101,11 @@ def layer_forward(isa, f, layer, threads, thread):
     table = f.layer_table + layer * LAYER_BYTES
     attended = f.heads * f.head_pad
 
-    qkv_wide, o_wide = v.load_i64s(table + 8 * QKV_WIDE), v.load_i64s(table + 8 * O_WIDE)
-    gate_up_wide, down_wide = v.load_i64s(table + 8 * GATE_UP_WIDE), v.load_i64s(table + 8 * DOWN_WIDE)
-
-    norm_phase(isa, f, post_mlp_norm(f, layer - 1), v.load_i64s(table + 8 * ATTN_NORM), qkv_wide, threads, thread)
+    norm_phase(isa, f, post_mlp_norm(f, layer - 1), v.load_i64s(table + 8 * ATTN_NORM), table + QKV, threads, thread)
     reset_counter(team, 1, thread)
     barrier(team, threads)
 
-    weights, scales, bias = (
-        v.load_i64s(table + 8 * QKV),
-        v.load_i64s(table + 8 * QKV_SCALE),
-        v.load_i64s(table + 8 * QKV_BIAS),
-    )
+    bias = v.load_i64s(table + 8 * QKV_BIAS)
     cos, sin = f.cos, f.sin
     if v.load_i64s(table + 8 * ROPE_TABLE):
         cos, sin = f.local_cos, f.local_sin
@@ -112,7 +113,7 @@ def layer_forward(isa, f, layer, threads, thread):
     units = (f.heads + 2 * f.kv_heads) * f.head_pad // UNIT
     unit = next_unit(team, 0, units, threads, thread)
     while unit >= 0:
-        qkv_unit(isa, f, layer, unit, weights, scales, bias, cos, sin, q_norm, qkv_wide, private)
+        qkv_unit(isa, f, layer, unit, table + QKV, bias, cos, sin, q_norm, private)
         unit = next_unit(team, 0, units, threads, thread)
     barrier(team, threads)
     if q_norm:
@@ -136,41 +137,38 @@ def layer_forward(isa, f, layer, threads, thread):
             merge_pair(f, layer, pair, private)
         barrier(team, threads)
 
-    quantise_phase(isa, f, f.attended, attended, o_wide, threads, thread)
+    quantise_phase(isa, f, f.attended, attended, table + OUT, threads, thread)
     reset_counter(team, 1, thread)
     barrier(team, threads)
 
-    weights, scales = v.load_i64s(table + 8 * OUT), v.load_i64s(table + 8 * OUT_SCALE)
     post = v.load_i64s(table + 8 * POST_ATTN_NORM)
     units = (f.width + UNIT - 1) // UNIT
     unit = next_unit(team, 0, units, threads, thread)
     while unit >= 0:
-        residual_unit(isa, f, unit, weights, scales, attended, o_wide, post, private)
+        residual_unit(isa, f, unit, table + OUT, attended, post, private)
         unit = next_unit(team, 0, units, threads, thread)
     barrier(team, threads)
 
     reset_counter(team, 0, thread)
-    norm_phase(isa, f, post, v.load_i64s(table + 8 * MLP_NORM), gate_up_wide, threads, thread)
+    norm_phase(isa, f, post, v.load_i64s(table + 8 * MLP_NORM), table + GATE_UP, threads, thread)
     barrier(team, threads)
 
-    weights, scales = v.load_i64s(table + 8 * GATE_UP), v.load_i64s(table + 8 * GATE_UP_SCALE)
     units = f.inner_pad // 16
     unit = next_unit(team, 1, units, threads, thread)
     while unit >= 0:
-        gated_unit(isa, f, unit, weights, scales, gate_up_wide, private)
+        gated_unit(isa, f, unit, table + GATE_UP, private)
         unit = next_unit(team, 1, units, threads, thread)
     barrier(team, threads)
 
     reset_counter(team, 1, thread)
-    quantise_phase(isa, f, f.inner, f.inner_pad, down_wide, threads, thread)
+    quantise_phase(isa, f, f.inner, f.inner_pad, table + DOWN, threads, thread)
     barrier(team, threads)
 
-    weights, scales = v.load_i64s(table + 8 * DOWN), v.load_i64s(table + 8 * DOWN_SCALE)
     post = v.load_i64s(table + 8 * POST_MLP_NORM)
     units = (f.width + UNIT - 1) // UNIT
     unit = next_unit(team, 0, units, threads, thread)
     while unit >= 0:
-        residual_unit(isa, f, unit, weights, scales, f.inner_pad, down_wide, post, private)
+        residual_unit(isa, f, unit, table + DOWN, f.inner_pad, post, private)
         unit = next_unit(team, 0, units, threads, thread)
     barrier(team, threads)
     reset_counter(team, 0, thread)
@@ -186,7 +184,7 @@ def head_forward(isa, f, threads, thread):
     barrier(team, threads)
     for r in range(share_start(f.asked, threads, thread), share_start(f.asked, threads, thread + 1)):
         row = v.load_i64s(f.asked_rows + 8 * r)
-        quantise(isa, f, r, f.normed + 4 * row * f.width_pad, f.width_pad, f.head_wide)
+        quantise_int8(isa, f, r, f.normed + 4 * row * f.width_pad, f.width_pad, f.head_wide)
     values = f.best_value + 4 * thread * f.asked * f.top_k
     ids = f.best_id + 8 * thread * f.asked * f.top_k
     for i in range(f.asked * f.top_k):

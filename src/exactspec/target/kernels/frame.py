@@ -7,25 +7,32 @@ from __future__ import annotations
 
 import numpy as np
 
-# One int64 row per layer: addresses of stored weights, of float32 scales per channel, of norms (0: the family has none)
-# and biases; flags.
+# What the kernels know of a matrix, int64 each. Its first units may have four-bit weights, the others have int8 ones.
+MATRIX_FIELDS = (
+    "stored",  # address of the int8 units, minus what the units before them would take: unit u lies at u units from here
+    "scale",  # address of float32 scales per channel, of all units
+    "wide",  # not 0: the int8 units take wide activations (see isa)
+    "int8_units",
+    "nibbles",  # address of the four-bit units (see nibbles)
+    "nibble_units",
+    "nibble_form",
+)
+MATRIX = {name: i for i, name in enumerate(MATRIX_FIELDS)}
+
+
+def _matrix(name: str) -> tuple[str, ...]:
+    return tuple(f"{name}_{field}" for field in MATRIX_FIELDS)
+
+
+# One int64 row per layer: matrices; addresses of norms (0: the family has none) and biases; flags.
 LAYER_FIELDS = (
+    *_matrix("qkv"),
+    *_matrix("o"),
+    *_matrix("gate_up"),
+    *_matrix("down"),
     "attn_norm",
-    "qkv",
-    "qkv_scale",
     "qkv_bias",
-    "o",
-    "o_scale",
     "mlp_norm",
-    "gate_up",
-    "gate_up_scale",
-    "down",
-    "down_scale",
-    # not 0: the matrix takes wide activations (see isa)
-    "qkv_wide",
-    "o_wide",
-    "gate_up_wide",
-    "down_wide",
     "q_norm",  # float32 [head_pad] in the order of a query: all heads are normed before the rotation
     "k_norm",
     "post_attn_norm",  # the attention's output is normed before it is added
@@ -82,6 +89,8 @@ MODEL_FIELDS = (
     "groups",  # capacity of the tables `scale` and `offset`, in groups a row
     "activation_stride",  # bytes of a row of activations
     "plane",  # bytes between the planes of wide ones
+    "block_stride",  # bytes of a row of activations for four-bit weights
+    "blocks",  # capacity of the tables `block_scale` and `block_sum`, in blocks a row
     "team",
 )
 
@@ -112,6 +121,9 @@ CALL_FIELDS = (
     "activations",  # [rows, activation_stride], quantised: as the instruction set wants them
     "scale",  # float32 [rows, groups]: of the activations
     "offset",  # int32 [rows, groups]
+    "block_activations",  # int8 [rows, block_stride], quantised by blocks of 32 for four-bit weights
+    "block_scale",  # float32 [rows, blocks]
+    "block_sum",  # float32 [rows, blocks]: minus the scale times the block's sum
     "queries",  # float32 [rows, heads * head_pad]
     "attended",  # float32 [rows, heads * head_pad]; before the attention: keys until they are normed
     "fresh",  # float32 [rows, 2, kv_heads, head_pad]: keys and values on their way to an int8 cache

@@ -72,6 +72,16 @@ SHAPES = {
     "avx512vnni-emulated": Shape(lanes=16, columns=(32,) * 12),
 }
 
+NIBBLE_COLUMNS = {
+    "avx512vnni": (32,) * 12,
+    "avx512vnni-256": (32,) * 6,
+    "avxvnni": (32, 32, 16, 16),
+    "avx2": (32, 32, 16, 16, 16),
+    "portable": (8,) * 4,
+    "avx512vnni-emulated": (32,) * 3,  # a block is long, spelled out
+}
+"""`Shape.columns` of the products with four-bit weights (see nibbles), whose activations are bytes in every set."""
+
 
 class InstructionSet(types.Type):
     """Type-level name of an instruction set; its value is nothing."""

@@ -13,7 +13,7 @@ from numba import njit
 
 from exactspec.target.kernels import isa
 from exactspec.target.kernels import simd as v
-from exactspec.target.kernels.units import unit_product
+from exactspec.target.kernels.matrix import nibble_product, unit_product
 
 READ_STEP = 512  # bytes an iteration of `read_block`
 
@@ -86,9 +86,32 @@ def unit_products(kind: str) -> Any:
     return run
 
 
+@njit(nogil=True, error_model="numpy")
+def _nibble_products(isa, frames, weights, form, width, rows, out, times):
+    f = frames[0]
+    for _ in range(times):
+        nibble_product(isa, f, weights, form, width, 0, rows, out)
+
+
+def unit_nibble_products(kind: str) -> Any:
+    """`unit_products` of four-bit weights: ``run(frames, weights, form, width, rows, out, times)``."""
+    tag = getattr(isa, kind.replace("-", "_"))
+
+    @njit(nogil=True, error_model="numpy")
+    def run(frames, weights, form, width, rows, out, times):
+        _nibble_products(tag(), frames, weights, form, width, rows, out, times)
+
+    return run
+
+
 def tallest_tile(kind: str) -> int:
     """Rows of the instruction set's tallest tile."""
     return isa.SHAPES[kind].rows
+
+
+def tallest_nibble_tile(kind: str) -> int:
+    """The same of four-bit weights."""
+    return len(isa.NIBBLE_COLUMNS[kind])
 
 
 def wide_costs_nothing(kind: str) -> bool:

@@ -32,7 +32,7 @@ K_STEP = 16  # inputs are padded to a multiple of this
 LINE = 64  # bytes of a cache line
 
 
-def _prefetch(b: Any, address: Any, level: int) -> Any:
+def prefetch(b: Any, address: Any, level: int) -> Any:
     pointer = I8.as_pointer()
     function = emit.declared(b.module, "llvm.prefetch.p0", ir.VoidType(), [pointer, I32, I32, I32])
     read, locality, data = (ir.Constant(I32, x) for x in (0, 4 - level, 1))
@@ -146,7 +146,7 @@ class _Pass:
         stored = [self.does.weights(b.add(at, const(4 * self.lanes * v))) for v in range(vectors)]
         coming = b.add(self.ahead, b.mul(quad, self.pace))
         for line in range(0, 4 * self.columns, LINE):
-            _prefetch(b, b.add(coming, const(line)), self.level)
+            prefetch(b, b.add(coming, const(line)), self.level)
         new: list[Any] = []
         for r in range(self.rows):
             row = b.add(self.a, b.mul(self.lda, const(r)))

@@ -10,6 +10,7 @@ from numba import njit
 
 from exactspec.target.kernels import simd as v
 from exactspec.target.kernels.isa import NARROW_LIMIT, WIDE_LIMIT
+from exactspec.target.kernels.nibbles import BLOCK
 from exactspec.target.kernels.products import UNIT, activation_bytes, store_narrow, store_wide
 
 SMALLEST_SCALE = np.float32(1e-8)  # of a row of zeros
@@ -58,6 +59,32 @@ def quantise_row(isa, x: int, width: int, group: int, wide: int, q: int, plane: 
                 store_narrow(isa, at, whole)
         v.store_f32(scales + 4 * index, np.float32(most / limit))
         v.store_i32s(offsets + 4 * index, np.int32(v.sum_lanes_i32(total) * -128))
+
+
+@njit(nogil=True, error_model="numpy")
+def quantise_blocks(x: int, width: int, q: int, scales: int, sums: int) -> None:
+    """For four-bit weights, by blocks of 32 values: q int8 = round(x * 127 / max|x|) in order, scale float32 = max|x| / 127,
+    sum float32 = -scale * sum(q), which the minima are multiplied with (see nibbles). `width`: a multiple of 32."""
+    limit = np.float32(NARROW_LIMIT)
+    high, low = v.splat(limit), v.splat(-limit)
+    for start in range(0, width, BLOCK):
+        a, b = v.load(x + 4 * start), v.load(x + 4 * start + 64)
+        zero = v.splat(np.float32(0))
+        most = v.max_lanes(v.maximum(v.absolute(b), v.maximum(v.absolute(a), zero)))
+        if most < SMALLEST_SCALE:
+            most = SMALLEST_SCALE
+        if most > LARGEST:
+            most = LARGEST
+        inverse = v.splat(limit / most)
+        first = v.round_i32(v.minimum(v.maximum(v.mul(a, inverse), low), high))
+        second = v.round_i32(v.minimum(v.maximum(v.mul(b, inverse), low), high))
+        v.store_i8(q + start, first)
+        v.store_i8(q + start + 16, second)
+        scale = np.float32(most / limit)
+        total = np.float32(v.sum_lanes_i32(v.add_i32(first, second)))
+        at = 4 * (start // BLOCK)
+        v.store_f32(scales + at, scale)
+        v.store_f32(sums + at, np.float32(-scale * total))
 
 
 @njit(nogil=True, error_model="numpy")

@@ -8,60 +8,15 @@ from numba import njit
 from exactspec.target.kernels import simd as v
 from exactspec.target.kernels.float_tile import INT8
 from exactspec.target.kernels.frame import SEGMENT
+from exactspec.target.kernels.matrix import SCALE, matrix_product, unit_product
 from exactspec.target.kernels.pages import CHUNK, store_int8, store_key, store_value
-from exactspec.target.kernels.products import (
-    UNIT,
-    activation_bytes,
-    full_rows,
-    most_rows,
-    most_wide_rows,
-    tile,
-    wide_tile,
-)
+from exactspec.target.kernels.products import UNIT
 
-AHEAD = 512  # bytes; measured: 8 rows take 1.15x of 1 row with it on VNNI, 1.35x without
-K_BLOCK = 1024  # inputs of a block of weights (32 kB), which stays in the nearest caches for all passes over it
 GELU = 2 * np.sqrt(2 / np.pi) * np.log2(np.e)
 VALUE_LIMIT = np.float32(1e9)  # keys, values and queries are clamped: a stale slot can never hold inf or NaN
 
 PAGES, BASE, FIRST_ROW = SEGMENT["pages"], SEGMENT["base"], SEGMENT["first_row"]
 SEGMENT_BYTES = 8 * len(SEGMENT)
-
-
-@njit(nogil=True, error_model="numpy")
-def unit_product(isa, f, weights, width, wide, unit, rows, out):
-    """out float32 [rows, 32] = the unit's channels for the first `rows` rows of activations, without the channels'
-    scales; weights are read once from memory. Activations, their scales and offsets are the frame's, wide ones if
-    `wide`."""
-    w = weights + unit * UNIT * width
-    quads = width // 4
-    group = f.wide_group if wide else f.narrow_group
-    tallest = most_wide_rows(isa) if wide else most_rows(isa)
-    passes = (rows + tallest - 1) // tallest
-    # One pass over whole units streams: it fetches a little ahead. Otherwise a block of weights is read several times,
-    # and every pass over it fetches its share of the next block, so that memory never waits.
-    spread = full_rows(isa) < most_rows(isa) and rows > full_rows(isa)
-    step = quads if passes == 1 and not spread else K_BLOCK // group * group // 4
-    for k in range(0, quads, step):
-        count = min(step, quads - k)
-        block = w + k * 4 * UNIT
-        for p in range(passes):
-            r0, r1 = rows * p // passes, rows * (p + 1) // passes
-            cell = 4 * (r0 * f.groups + 4 * k // group)
-            a = f.activations + r0 * f.activation_stride + 4 * k * activation_bytes(isa)
-            ahead, pace = block + AHEAD, 4 * UNIT
-            if spread:
-                ahead, pace = block + count * 4 * UNIT * (passes + p) // passes, 4 * UNIT // passes
-            if wide:
-                wide_tile(
-                    isa, r1 - r0, block, a, f.activation_stride, f.plane, count, group // 4,
-                    f.scale + cell, f.offset + cell, f.groups, out + r0 * 4 * UNIT, k, ahead, pace,
-                )  # fmt: skip
-            else:
-                tile(
-                    isa, r1 - r0, block, a, f.activation_stride, f.plane, count, group // 4,
-                    f.scale + cell, f.offset + cell, f.groups, out + r0 * 4 * UNIT, k, ahead, pace,
-                )  # fmt: skip
 
 
 @njit(nogil=True, error_model="numpy")
@@ -85,15 +40,15 @@ def store_query(f, r, head, low, a, b):
 
 
 @njit(nogil=True, error_model="numpy")
-def qkv_unit(isa, f, layer, unit, weights, scales, bias, cos, sin, raw, wide, out):
+def qkv_unit(isa, f, layer, unit, matrix, bias, cos, sin, raw, out):
     """One unit of the query, key and value products for all rows: rotate, then queries to scratch, keys and values
     to the cache. A unit of a query or key holds 16 dimensions and their 16 rotary partners. `raw`: queries and keys go
     to scratch as they are, because their heads are normed first (see heads)."""
-    unit_product(isa, f, weights, f.width_pad, wide, unit, f.rows, out)
+    matrix_product(isa, f, matrix, f.width_pad, unit, out)
     units = f.head_pad // UNIT
     head, sub = unit // units, unit % units
     low, high = 16 * sub, f.half_pad + 16 * sub
-    ws, wb = scales + 4 * UNIT * unit, bias + 4 * UNIT * unit
+    ws, wb = v.load_i64s(matrix + SCALE) + 4 * UNIT * unit, bias + 4 * UNIT * unit
     for r in range(f.rows):
         at = out + 4 * UNIT * r
         a = v.fma(v.load(at), v.load(ws), v.load(wb))
@@ -164,11 +119,11 @@ def store_int8_unit(f, layer, unit, spare):
 
 
 @njit(nogil=True, error_model="numpy")
-def residual_unit(isa, f, unit, weights, scales, width, wide, post, out):
+def residual_unit(isa, f, unit, matrix, width, post, out):
     """One unit of an output or down projection for all rows, added to x; with `post` left in `normed`, because a norm
     comes first (see forward.norm_phase)."""
-    unit_product(isa, f, weights, width, wide, unit, f.rows, out)
-    ws = scales + 4 * UNIT * unit
+    matrix_product(isa, f, matrix, width, unit, out)
+    ws = v.load_i64s(matrix + SCALE) + 4 * UNIT * unit
     for r in range(f.rows):
         x = f.x + 4 * (r * f.width_pad + UNIT * unit)
         for half in range(2):
@@ -182,14 +137,14 @@ def residual_unit(isa, f, unit, weights, scales, width, wide, post, out):
 
 
 @njit(nogil=True, error_model="numpy")
-def gated_unit(isa, f, unit, weights, scales, wide, out):
+def gated_unit(isa, f, unit, matrix, out):
     """One unit of gate and up (16 channels each) for all rows: inner = act(gate) * up (arXiv 2002.05202).
 
     Both activations are gate / (1 + exp(-z)): silu with z = gate, gelu's tanh form (arXiv 1606.08415) with
     z = 2 sqrt(2 / pi) (gate + 0.044715 gate**3).
     """
-    unit_product(isa, f, weights, f.width_pad, wide, unit, f.rows, out)
-    ws = scales + 4 * UNIT * unit
+    matrix_product(isa, f, matrix, f.width_pad, unit, out)
+    ws = v.load_i64s(matrix + SCALE) + 4 * UNIT * unit
     one, log2e = v.splat(np.float32(1)), v.splat(np.float32(-1.4426950408889634))
     gelu1, gelu3 = v.splat(np.float32(-GELU)), v.splat(np.float32(-GELU * 0.044715))
     for r in range(f.rows):
