@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from exactspec.target.weights import WeightSource
+from exactspec.target.weights import FourBitSource, WeightSource
 
 Float64 = npt.NDArray[np.float64]
 
@@ -22,9 +22,11 @@ def int8_per_channel(matrix: Any) -> Float64:
 
 def logits(source: WeightSource, tokens: list[int], *, int8_weights: bool = False) -> Float64:
     """[n, vocab] logits of a decoder of any family over one text. `int8_weights`: with the weights rounded as the
-    exact target stores them, so that only the activations' rounding is left as a difference."""
+    exact target stores them (four-bit ones not at all), so that only the activations' rounding is left."""
     c = source.config
-    matrix = lambda name: (int8_per_channel if int8_weights else np.float64)(source.matrix(name))  # noqa: E731
+    four = source.four_bit if isinstance(source, FourBitSource) else lambda name: None
+    rounded = lambda name: int8_weights and four(name) is None  # noqa: E731
+    matrix = lambda name: (int8_per_channel if rounded(name) else np.float64)(source.matrix(name))  # noqa: E731
     vector = lambda name: np.float64(source.vector(name))  # noqa: E731
     n, half = len(tokens), c.head_dim // 2
     embed = matrix("embed")

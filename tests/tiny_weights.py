@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+import gguf
 import numpy as np
 
 from exactspec.target.base import FloatArray
 from exactspec.target.families import FAMILIES
-from exactspec.target.weights import ModelConfig
+from exactspec.target.weights import FourBitRows, ModelConfig
 
 
 class RandomWeights:
@@ -61,10 +62,10 @@ class RandomWeights:
         rng = np.random.default_rng(int.from_bytes(digest[:8], "little"))
         return rng.standard_normal(shape).astype(np.float32)
 
-    def matrix(self, name: str, start: int = 0, stop: int | None = None) -> FloatArray:
+    def _shape(self, name: str) -> tuple[int, int]:
         c = self.config
         q, kv = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
-        rows, width = {
+        return {
             "embed": (c.vocab_size, c.hidden_size),
             "head": (c.vocab_size, c.hidden_size),
             "q": (q, c.hidden_size),
@@ -75,6 +76,9 @@ class RandomWeights:
             "up": (c.intermediate_size, c.hidden_size),
             "down": (c.hidden_size, c.intermediate_size),
         }[name.split(".")[-1]]
+
+    def matrix(self, name: str, start: int = 0, stop: int | None = None) -> FloatArray:
+        rows, width = self._shape(name)
         gain = 2.0 if name in ("embed", "head") else 1.5
         return (self._random(name, rows, width) * (gain / np.sqrt(width)))[start:stop].astype(np.float32)
 
@@ -88,3 +92,54 @@ class RandomWeights:
 
     def close(self) -> None:
         pass
+
+
+def four_bit_blocks(kind: str, rows: int, width: int, rng: np.random.Generator, spread: float = 1.0) -> np.ndarray:
+    """Random rows uint8 [rows, bytes of a row] of "Q4_0", "Q4_1" or "Q4_K", weights about `spread` in size."""
+    weights, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
+    blocks = rng.integers(0, 256, (rows, width // weights, size), dtype=np.uint8)
+    scale = spread / 4.6 * rng.uniform(0.5, 1.5, blocks.shape[:2])
+    if (
+        kind == "Q4_K"
+    ):  # six-bit multiples of both: minima are 7.5 of the scales, more or less, so that the mean is small
+        scale /= 32
+        multiples = rng.integers(1, 64, (*blocks.shape[:2], 8), dtype=np.uint8)
+        minima = np.clip(multiples + rng.integers(-3, 4, multiples.shape), 0, 63).astype(np.uint8)
+        low, high = (multiples[..., :4], minima[..., :4]), (multiples[..., 4:], minima[..., 4:])
+        blocks[..., 4:8], blocks[..., 8:12] = low[0] | high[0] >> 4 << 6, low[1] | high[1] >> 4 << 6
+        blocks[..., 12:16] = high[0] & 15 | high[1] << 4
+    begin = np.stack([scale, (7.5 if kind == "Q4_K" else -7.5) * scale], axis=-1)[..., : 1 if kind == "Q4_0" else 2]
+    halves = begin.astype("<f2").view(np.uint8)
+    blocks[..., : halves.shape[-1]] = halves
+    return blocks.reshape(rows, -1)
+
+
+class FourBitWeights(RandomWeights):
+    """`RandomWeights` with blocks of four bits. `kinds`: last part of a matrix's name to ggml's name of its type."""
+
+    def __init__(self, *arguments: Any, kinds: dict[str, str], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._kinds = kinds
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(f"{super().sha256} {self._kinds}".encode()).hexdigest()
+
+    def block_kind(self, name: str) -> str:
+        return self._kinds.get(name.split(".")[-1], "F32")
+
+    def four_bit(self, name: str) -> FourBitRows | None:
+        kind = self.block_kind(name)
+        if kind == "F32":
+            return None
+        rows, width = self._shape(name)
+        digest = hashlib.sha256(f"{self._seed} {name}".encode()).digest()
+        rng = np.random.default_rng(int.from_bytes(digest[:8], "little"))
+        return FourBitRows(kind, four_bit_blocks(kind, rows, width, rng, 1.5 / np.sqrt(width)), width)
+
+    def matrix(self, name: str, start: int = 0, stop: int | None = None) -> FloatArray:
+        blocks = self.four_bit(name)
+        if blocks is None:
+            return super().matrix(name, start, stop)
+        kind = gguf.GGMLQuantizationType[blocks.kind]
+        return gguf.quants.dequantize(blocks.rows[start:stop], kind).astype(np.float32)

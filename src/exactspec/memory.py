@@ -20,8 +20,8 @@ _LOGIT_ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeed:
-    """Bytes. `weights`: int8 or four-bit matrices with their scales. `cache`: keys and values of one full context. `scratch`:
-    activations and logits of one forward."""
+    """Bytes. `weights`: int8 or four-bit matrices with their scales. `cache`: keys and values of one full context.
+    `scratch`: activations and logits of one forward."""
 
     weights: int
     cache: int

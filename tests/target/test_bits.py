@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_weights import RandomWeights
+from tiny_weights import FourBitWeights, RandomWeights
 
 from exactspec.target import tasks
 from exactspec.target.base import Segment, Want
@@ -45,6 +45,22 @@ SHAPES: dict[str, dict[str, Any]] = {
         "rope_tables": (1, 0),
         "layer_windows": (5, 0),
     },
+    # Blocks of 32 in all matrices, and of 256 in some: queries and keys beside int8 values, two forms in one layer.
+    "four bits": {
+        "kinds": dict.fromkeys(("q", "k", "v", "gate", "up"), "Q4_1") | {"o": "Q4_0", "down": "Q4_0"},
+        "hidden_size": 96,
+        "num_heads": 3,
+        "num_kv_heads": 1,
+        "head_dim": 32,
+        "intermediate_size": 160,
+    },
+    "four bits, mixed": {
+        "family": "qwen2",
+        "kinds": {"q": "Q4_K", "k": "Q4_K", "gate": "Q4_K", "up": "Q4_K", "down": "Q4_1"},
+        "hidden_size": 256,
+        "intermediate_size": 288,
+        "tied_head": True,
+    },
     "float32 cache": {"family": "llama", "cache_dtype": "float32"},
     "int8 cache": {**ODD, "cache_dtype": "int8"},
     # Windows shorter than a tree is deep, up to one that ends within the second span.
@@ -56,7 +72,8 @@ SHAPES: dict[str, dict[str, Any]] = {
 def make(shape: str, **options: Any) -> ExactTarget:
     given = dict(SHAPES[shape])
     cache_dtype = given.pop("cache_dtype", "bfloat16")
-    return ExactTarget(RandomWeights(**given), cache_dtype=cache_dtype, **options)
+    source = FourBitWeights(**given) if "kinds" in given else RandomWeights(**given)
+    return ExactTarget(source, cache_dtype=cache_dtype, **options)
 
 
 @pytest.fixture(scope="module", params=SHAPES)
@@ -95,10 +112,15 @@ def test_any_grouping_of_a_chain(target: ExactTarget, blocks: list[int]) -> None
 
 def test_long_products() -> None:
     """Over 1,024 inputs, many rows take a product in several passes and one row takes it in one."""
-    made = ExactTarget(RandomWeights(num_layers=1, hidden_size=1100, intermediate_size=2150), threads=2)
-    tokens = text(made, 40)
-    assert np.array_equal(run(made, tokens, [1, 2, 11]), run(made, tokens, [40]))
-    made.close()
+    four = {"gate": "Q4_1", "up": "Q4_1", "down": "Q4_K"}
+    for source in (
+        RandomWeights(num_layers=1, hidden_size=1100, intermediate_size=2150),
+        FourBitWeights(num_layers=1, hidden_size=1120, intermediate_size=2304, kinds=four),
+    ):
+        made = ExactTarget(source, threads=2)
+        tokens = text(made, 40)
+        assert np.array_equal(run(made, tokens, [1, 2, 11]), run(made, tokens, [40]))
+        made.close()
 
 
 def test_spans_and_their_borders(target: ExactTarget) -> None:
@@ -252,7 +274,7 @@ def test_instruction_sets_agree(target: ExactTarget, shape: str, accuracy: str) 
 
 
 def test_wide_activations_are_finer(target: ExactTarget, shape: str) -> None:
-    """16 bits change the logits, a little."""
+    """16 bits change the logits, a little; four-bit weights always take 8."""
     tokens = text(target, 150)
     both = []
     for accuracy in ("wide", "narrow"):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import reference
-from tiny_weights import RandomWeights
+from tiny_weights import FourBitWeights, RandomWeights
 
 from exactspec.target.base import Segment, Want
 from exactspec.target.cpu import describe_cpu, supported_sets
@@ -28,6 +28,20 @@ SHAPES: dict[str, dict[str, Any]] = {
         "vocab_size": 101,
     },
     "windows": {"num_layers": 3, "layer_windows": (16, 0, 100)},
+    "four bits": {
+        "kinds": {"q": "Q4_1", "k": "Q4_1", "v": "Q4_1", "o": "Q4_0", "gate": "Q4_0", "up": "Q4_0", "down": "Q4_1"},
+        "hidden_size": 96,
+        "num_heads": 3,
+        "num_kv_heads": 1,
+        "head_dim": 32,
+        "intermediate_size": 160,
+    },
+    "four bits, mixed": {
+        "kinds": {"q": "Q4_K", "k": "Q4_K", "gate": "Q4_K", "up": "Q4_K", "down": "Q4_K"},
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "residual_scale": 0.8,
+    },
     "large": {"hidden_size": 256, "num_heads": 4, "num_kv_heads": 1, "head_dim": 64, "intermediate_size": 500},
 }
 
@@ -40,7 +54,8 @@ def logits(target: ExactTarget, tokens: list[int]) -> np.ndarray:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_against_float64(shape: str) -> None:
     """Within quantisation error of a float64 forward: weights rounded alike, only the activations' 8 bits differ."""
-    source = RandomWeights(**SHAPES[shape])
+    given = SHAPES[shape]
+    source = FourBitWeights(**given) if "kinds" in given else RandomWeights(**given)
     target = ExactTarget(source, threads=2)
     tokens = np.random.default_rng(1).integers(0, target.vocab_size, 200).tolist()
     found = logits(target, tokens)

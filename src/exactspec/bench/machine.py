@@ -37,9 +37,10 @@ _UNIT = 32
 class Machine:
     """Takes readings of this machine's limits with `threads` threads and the tiles of `instruction_set`.
 
-    Activations are wide where that costs nothing, else bytes. `four_bit`: of a model's multiply-adds, those with four-bit
-    weights, by their form (see kernels.nibbles); the limit of its products is that of this mixture. Making one compiles,
-    some seconds; `peaks` takes about half a second. Raises ValueError on an instruction set that the products do not have.
+    Activations are wide where that costs nothing, else bytes. `four_bit`: of a model's multiply-adds, those with
+    four-bit weights, by their form (see kernels.nibbles); the limit of its products is that of this mixture. Making one
+    compiles, some seconds; `peaks` takes about half a second. Raises ValueError on an instruction set that the products
+    do not have.
     """
 
     def __init__(self, threads: int, instruction_set: str, *, four_bit: Mapping[int, float] | None = None) -> None:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peaks:
-    """`read_gb_per_s`: memory. `products_per_ns`: integer multiply-adds of the products' own tiles on weights in the nearest
-    cache, with int8 and four-bit weights in the model's proportion; `tile_rows`: the height of int8 tile that gave it.
-    `fma_per_ns`: float32 multiply-adds. All threads."""
+    """`read_gb_per_s`: memory. `products_per_ns`: integer multiply-adds of the products' own tiles on weights in the
+    nearest cache, with int8 and four-bit weights in the model's proportion; `tile_rows`: the height of int8 tile that
+    gave it. `fma_per_ns`: float32 multiply-adds. All threads."""
 
     read_gb_per_s: float
     products_per_ns: float

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from exactspec.target.base import IntArray
 from exactspec.target.kernels.compile import Packing
 from exactspec.target.kernels.nibbles import BLOCK, HALF, SIX, SUPER, SUPER_BYTES
 from exactspec.target.kernels.products import UNIT
@@ -36,7 +35,7 @@ class Group:
     """Tensors whose channels share units. `tensors`: canonical name and channel of each row; `stop`: channels of the
     matrix up to the end of this group, padded."""
 
-    tensors: Sequence[tuple[str, IntArray]]
+    tensors: Sequence[tuple[str, npt.NDArray[np.int64]]]
     stop: int
 
 
@@ -45,19 +44,21 @@ def saved_bytes(source: WeightSource) -> int:
     if not isinstance(source, FourBitSource):
         return 0
     c = source.config
+    attended = c.num_heads * c.head_dim
     saved = 0.0
     for i in range(c.num_layers):
-        form = lambda name: _FORMS.get(source.block_kind(f"layers.{i}.{name}"), 0)  # noqa: B023, E731
-        heads = form("q") and (
-            c.num_heads + c.num_kv_heads * ((form("k") == form("q")) + (form("k") == form("v") == form("q")))
+        q, k, v, o, gate, up, down = (
+            _FORMS.get(source.block_kind(f"layers.{i}.{name}"), 0)
+            for name in ("q", "k", "v", "o", "gate", "up", "down")
         )
-        kept = [
-            (form("q"), c.hidden_size * c.head_dim * heads),
-            (form("o") if c.head_dim % UNIT == 0 else 0, c.hidden_size * c.head_dim * c.num_heads),
-            (form("gate") if form("gate") == form("up") else 0, 2 * c.hidden_size * c.intermediate_size),
-            (form("down"), c.hidden_size * c.intermediate_size),
-        ]
-        saved += sum(n * (1 - SUPER_BYTES[four] / (SUPER * BLOCK * UNIT)) for four, n in kept if four)
+        channels = attended + c.num_kv_heads * c.head_dim * ((k == q) + (k == q == v))
+        kept = (
+            (q, c.hidden_size * channels),
+            (o if c.head_dim % UNIT == 0 else 0, c.hidden_size * attended),
+            (gate if gate == up else 0, 2 * c.hidden_size * c.intermediate_size),
+            (down, c.hidden_size * c.intermediate_size),
+        )
+        saved += sum(count * (1 - SUPER_BYTES[form] / (SUPER * BLOCK * UNIT)) for form, count in kept if form)
     return int(saved)
 
 

@@ -1,8 +1,8 @@
 """From a model file's matrices to what the kernels read, stored by units of 32 output channels.
 
-A layer's matrices that the file holds in blocks of four bits are kept as they are (see nibble_pack). All others become int8
-with one scale per output channel, ``max|w| / 127``; requantising a file's blocks (Q6_K, Q8_0, ...) so loses a little;
-docs/numerics.md states how much.
+A layer's matrices that the file holds in blocks of four bits are kept as they are (see nibble_pack). All others become
+int8 with one scale per output channel, ``max|w| / 127``; requantising a file's blocks (Q6_K, Q8_0, ...) so loses a
+little; docs/numerics.md states how much.
 """
 
 from __future__ import annotations

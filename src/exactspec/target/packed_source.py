@@ -62,9 +62,7 @@ class PackedSource:
         if self._source is not None:
             self._source.close()
 
-    def packed(
-        self, packing: Packing, threads: int, *, progress: Callable[[str], None] | None = None
-    ) -> PackedModel:
+    def packed(self, packing: Packing, threads: int, *, progress: Callable[[str], None] | None = None) -> PackedModel:
         """The packed model: mapped if it is kept; else packed, kept and mapped; in memory where it cannot be kept,
         which `progress` is told in one line. Raises ValueError as the model file's own reader does."""
         if self._entry is not None and self._entry.intact():

@@ -63,8 +63,8 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FourBitRows:
-    """A matrix as blocks of ggml. `kind`: "Q4_0", "Q4_1" or "Q4_K"; `rows` uint8 [rows, bytes of a row], in the order of
-    `WeightSource.matrix`; `width`: weights of a row. All scales are finite."""
+    """A matrix as blocks of ggml. `kind`: "Q4_0", "Q4_1" or "Q4_K"; `rows` uint8 [rows, bytes of a row], in the order
+    of `WeightSource.matrix`; `width`: weights of a row. All scales are finite."""
 
     kind: str
     rows: npt.NDArray[np.uint8]
@@ -80,8 +80,8 @@ class FourBitSource(Protocol):
         ...
 
     def four_bit(self, name: str) -> FourBitRows | None:
-        """The stored blocks of a matrix, or None where it has other ones (or some that the products cannot take). Raises
-        ValueError and KeyError as `WeightSource.matrix`."""
+        """The stored blocks of a matrix, or None where it has other ones (or some that the products cannot take).
+        Raises ValueError and KeyError as `WeightSource.matrix`."""
         ...
 
 

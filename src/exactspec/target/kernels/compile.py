@@ -53,7 +53,8 @@ def are_compiled(cpu: CpuInfo, home: Path | None = None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """The compiled functions that pack weights: to int8 (see packing), and a file's four-bit blocks (see nibble_packing)."""
+    """The compiled functions that pack weights: to int8 (see packing), and a file's four-bit blocks (see
+    nibble_packing)."""
 
     rows: Any
     half: Any

@@ -9,7 +9,7 @@ import numpy as np
 
 # What the kernels know of a matrix, int64 each. Its first units may have four-bit weights, the others have int8 ones.
 MATRIX_FIELDS = (
-    "stored",  # address of the int8 units, minus what the units before them would take: unit u lies at u units from here
+    "stored",  # address of the int8 units, less what those before them would take: unit u lies u units from here
     "scale",  # address of float32 scales per channel, of all units
     "wide",  # not 0: the int8 units take wide activations (see isa)
     "int8_units",

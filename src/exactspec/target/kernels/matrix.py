@@ -1,4 +1,4 @@
-"""One unit of a matrix's product, 32 output channels, for all rows: which weights it has, and how often they are read."""
+"""One unit of a matrix's product, 32 channels, for all rows: what weights it has, how often they are read."""
 
 from __future__ import annotations
 
@@ -70,48 +70,6 @@ def unit_product(isa, f, weights, width, wide, unit, rows, out):
                     isa, r1 - r0, block, a, f.activation_stride, f.plane, count, group // 4,
                     f.scale + cell, f.offset + cell, f.groups, out + r0 * 4 * UNIT, k, ahead, pace,
                 )  # fmt: skip
-
-
-@njit(nogil=True, error_model="numpy")
-def nibble_product(isa, f, weights, form, width, unit, rows, out):
-    """`unit_product` of a unit with four-bit weights, by the frame's activations in blocks of 32."""
-    super_bytes = HALF_BYTES if form == HALF else SIX_BYTES
-    w = weights + unit * (super_bytes * (width // BLOCK) // SUPER)
-    tallest = most_nibble_rows(isa)
-    passes = (rows + tallest - 1) // tallest
-    spread = full_nibble_rows(isa) < tallest and rows > full_nibble_rows(isa)
-    step = width if passes == 1 and not spread else NIBBLE_K_BLOCK
-    for k in range(0, width, step):
-        count = min(step, width - k) // BLOCK
-        start, size = w + super_bytes * (k // BLOCK) // SUPER, super_bytes * count // SUPER
-        for p in range(passes):
-            r0, r1 = rows * p // passes, rows * (p + 1) // passes
-            cell = 4 * (r0 * f.blocks + k // BLOCK)
-            a = f.block_activations + r0 * f.block_stride + k
-            ahead, pace = start + NIBBLE_AHEAD, super_bytes // SUPER
-            if spread:
-                ahead, pace = start + size * (passes + p) // passes, super_bytes // SUPER // passes
-            if form == HALF:
-                half_tile(
-                    isa, r1 - r0, start, a, f.block_stride, count, f.block_scale + cell, f.block_sum + cell, f.blocks,
-                    out + r0 * 4 * UNIT, k, ahead, pace,
-                )  # fmt: skip
-            else:
-                six_tile(
-                    isa, r1 - r0, start, a, f.block_stride, count, f.block_scale + cell, f.block_sum + cell, f.blocks,
-                    out + r0 * 4 * UNIT, k, ahead, pace,
-                )  # fmt: skip
-
-
-@njit(nogil=True, error_model="numpy")
-def matrix_product(isa, f, matrix, width, unit, out):
-    """`unit_product` of all rows, by the unit's kind of weights. `matrix`: address of its fields (see frame)."""
-    if unit < v.load_i64s(matrix + NIBBLE_UNITS):
-        form = v.load_i64s(matrix + NIBBLE_FORM)
-        nibble_product(isa, f, v.load_i64s(matrix + NIBBLES), form, width, unit, f.rows, out)
-    else:
-        wide = v.load_i64s(matrix + WIDE)
-        unit_product(isa, f, v.load_i64s(matrix + STORED), width, wide, unit, f.rows, out)
 
 
 @njit(nogil=True, error_model="numpy")

@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from exactspec.target.kernels.nibbles import BLOCK, NIBBLE_BYTES, SIX, SUPER, SUPER_BYTES, UNIT
+from exactspec.target.kernels.nibbles import BLOCK, NIBBLE_BYTES, SIX, SUPER, SUPER_BYTES
+from exactspec.target.kernels.products import UNIT
 
 _HALF_BLOCK = NIBBLE_BYTES + 4 * UNIT
 _SIX_BLOCK = NIBBLE_BYTES + 2 * UNIT
@@ -54,8 +55,8 @@ def _eightfold(half):
 
 
 def pack_half(rows, offset, places, stored):
-    """Q4_1 rows (`offset` 0) or Q4_0 rows (`offset` 8) uint8 [n, bytes] into channels `places` int64 [n] of `stored` uint8
-    [units, bytes of a unit], zeros before. Minima are float16 with Q4_1's sign turned, 8 * scale with Q4_0."""
+    """Q4_1 rows (`offset` 0) or Q4_0 rows (`offset` 8) uint8 [n, bytes] into channels `places` int64 [n] of `stored`
+    uint8 [units, bytes of a unit], zeros before. Minima are float16 with Q4_1's sign turned, 8 * scale with Q4_0."""
     size = 18 if offset else 20
     for r in range(rows.shape[0]):
         unit, lane, row = stored[places[r] // UNIT], places[r] % UNIT, rows[r]

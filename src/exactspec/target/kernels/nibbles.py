@@ -1,14 +1,15 @@
 """Products with four-bit weights, as files store them: a scale and a minimum per block of 32 inputs and channel.
 
-    out[r, c] = sum over blocks, in order, of scale[c] * (a[r] * sum(q * activation)) - minimum[c] * (a[r] * sum(activation))
+    out[r, c] = sum over blocks, in order, of
+                scale[c] * (a[r] * sum(q * activation)) - minimum[c] * (a[r] * sum(activation))
 
 with q in 0 .. 15, activations of 8 bits (+-127) and a[r] their scale in that block (see rows.quantise_blocks). The sums
 inside a block are integers and exact; two float32 fused multiply-adds a block follow, first the minimum's, then the
 scale's. Nothing else is rounded: every weight is the file's own, and a row's result depends on nothing but the row.
 
 *Stored*, by units of 32 output channels, blocks in order. A block has 512 bytes of nibbles, ``[4][channel][4]``: byte j
-of a channel in part p holds input ``8 p + j`` in its low half and input ``8 p + 4 + j`` in its high half, so one load gives
-two quads (see products). The two forms differ in how scales and minima lie:
+of a channel in part p holds input ``8 p + j`` in its low half and input ``8 p + 4 + j`` in its high half, so one load
+gives two quads (see products). The two forms differ in how scales and minima lie:
 
 ====  ===========================================================================================  ============
 form  scales and minima                                                                            bytes
@@ -18,8 +19,8 @@ SIX   before 8 blocks, float16 [32] d, float16 [32] dmin; behind each block, uin
       multiples: scale = d * multiple, minimum = dmin * multiple (Q4_K), both exact in float32
 ====  ===========================================================================================  ============
 
-AVX2 multiplies unsigned by signed bytes and adds pairs in 16 bits without saturating here: 8 such pairs of a channel are
-at most 8 * 2 * 15 * 127 = 30,480, so a block's sum needs one widening.
+AVX2 multiplies unsigned by signed bytes and adds pairs in 16 bits without saturating here: 8 such pairs of a channel
+are at most 8 * 2 * 15 * 127 = 30,480, so a block's sum needs one widening.
 """
 
 from __future__ import annotations
@@ -165,7 +166,7 @@ class _Pass:
         self.columns = NIBBLE_COLUMNS[kind][rows - 1]
         self.plain = kind == "portable"
         self.does = _dot(b, kind)
-        self.lanes = self.does.lanes
+        self.lanes: int = self.does.lanes
         self.vectors = self.columns // self.lanes
         self.floats = ir.VectorType(F32, self.lanes)
         self.level = 1 if self.columns == UNIT else 2
@@ -269,9 +270,9 @@ def _call_tile(isa: Any, form: int) -> Any:
 def half_tile(typingctx, isa, rows, w, a, lda, blocks, scales, sums, lds, out, more, ahead, pace):
     """One unit of 32 channels in the form HALF for `rows` rows (1 .. `most_nibble_rows`) over `blocks` blocks.
 
-    out float32 [rows, 32] as above, starting from what is there if `more`. `a`: activations, a byte each, rows `lda` bytes
-    apart. `scales` float32 [rows, lds]: of the activations of each block; `sums`, the same shape: minus scale times sum of
-    the block's activations. Meanwhile memory from `ahead` on is fetched, `pace` bytes a block.
+    out float32 [rows, 32] as above, starting from what is there if `more`. `a`: activations, a byte each, rows `lda`
+    bytes apart. `scales` float32 [rows, lds]: of the activations of each block; `sums`, the same shape: minus scale
+    times sum of the block's activations. Meanwhile memory from `ahead` on is fetched, `pace` bytes a block.
     """
     return _call_tile(isa, HALF)
 

@@ -63,8 +63,9 @@ def quantise_row(isa, x: int, width: int, group: int, wide: int, q: int, plane: 
 
 @njit(nogil=True, error_model="numpy")
 def quantise_blocks(x: int, width: int, q: int, scales: int, sums: int) -> None:
-    """For four-bit weights, by blocks of 32 values: q int8 = round(x * 127 / max|x|) in order, scale float32 = max|x| / 127,
-    sum float32 = -scale * sum(q), which the minima are multiplied with (see nibbles). `width`: a multiple of 32."""
+    """For four-bit weights, by blocks of 32 values: q int8 = round(x * 127 / max|x|) in order, scale float32 = max|x| /
+    127, sum float32 = -scale * sum(q), which the minima are multiplied with (see nibbles). `width`: a multiple of
+    32."""
     limit = np.float32(NARROW_LIMIT)
     high, low = v.splat(limit), v.splat(-limit)
     for start in range(0, width, BLOCK):
