@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tiny_weights import RandomWeights
+from tiny_weights import FourBitWeights, RandomWeights
 
 from exactspec.target.base import Segment, Want
 from exactspec.target.calibrate import (
@@ -140,3 +140,22 @@ def test_the_most_loss_per_multiply_add_comes_first() -> None:
     parts = [Part("qkv", 0, 1, 30), Part("o", 0, 1, 50), Part("head", 0, 0, 20)]
     assert choose(parts, [3.0, 9.0, 1.0], 0.5) == [False, True, False]
     assert choose(parts, [3.0, 1.0, 9.0], 0.5) == [True, False, True]
+
+
+def test_four_bit_weights_are_never_wide() -> None:
+    """They have no wide form, and the budget is left to the others."""
+    kinds = dict.fromkeys(("q", "k", "v", "o", "gate", "up"), "Q4_1")
+    source = FourBitWeights(kinds=kinds, num_layers=3, num_heads=2, num_kv_heads=1, head_dim=32)
+    target = ExactTarget(source, threads=2, accuracy="narrow")
+    tokens = calibration_tokens(target.vocab_size, ROWS)
+
+    def logits(wide: Wide) -> np.ndarray:
+        target._set_wide(wide)
+        (rows,) = target.forward([Segment.chain(target.new_cache(), tokens, Want.LOGITS)])
+        return rows.logits
+
+    parts = parts_of(source.config)
+    lost = losses(parts, logits, 3)
+    assert all((x > 0) == (part.kind in ("down", "head")) for part, x in zip(parts, lost, strict=True))
+    assert not any(any(layer[:3]) for layer in target._calibrated().layers)
+    target.close()

@@ -1,4 +1,6 @@
-"""Which products take wide (16-bit) activations instead of bytes.
+"""Which products with int8 weights take wide (16-bit) activations instead of bytes.
+
+Products with four-bit weights always take bytes, in blocks of 32 (see kernels.nibbles): a flag does nothing to them.
 
 Activations have one scale per row and group of inputs. A wide product is two exact integer products instead of one
 (with AVX2 one still, see kernels.isa), but its groups are longer. It is worth that where activations have outliers.
@@ -19,7 +21,7 @@ KINDS = ("qkv", "o", "gate_up", "down")
 """The products of a layer, in the order of `Wide.layers`."""
 
 ACCURACIES = ("narrow", "mixed", "wide")
-"""Accuracy modes: bytes everywhere, 16 bits where they matter most (see calibrate), 16 bits everywhere."""
+"""Accuracy modes of int8 weights: bytes everywhere, 16 bits where they matter most (see calibrate), or everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
