@@ -5,8 +5,8 @@ the activations: the relative rounding noise of the last layer's products is tha
 fifty times as much, because nothing follows that would dampen it. So the loss is measured where it counts. A few fixed
 tokens go through the model with everything wide, then with one part narrow at a time; the loss of a part is what
 that does to the logits. Parts are then made wide in the order of loss per multiply-add, within a budget, until those
-that stay narrow lose little enough: a model that takes bytes well keeps them. A part with four-bit weights, which have no
-wide form, loses nothing and is not chosen.
+that stay narrow lose little enough: a model that takes bytes well keeps them. A part with four-bit weights, which have
+no wide form, loses nothing and is not chosen.
 
 The result is a pure function of the weights and of the runtime's bits: the tokens are ids of a fixed sequence, small
 ids (frequent ones, in vocabularies of merges) being more likely.
