@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 
+from exactspec.bench import machine as machine_module
 from exactspec.bench.machine import Machine, _rate
 from exactspec.bench.peaks import Peaks
 from exactspec.target.cpu import MemoryReader, describe_cpu, in_parallel
@@ -65,6 +66,27 @@ def test_readings() -> None:
         assert np.abs(b.outputs).max() > 0
     with pytest.raises(ValueError, match="no instruction set"):
         Machine(1, "abacus")
+
+
+def test_the_limit_of_a_model_with_both_kinds_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the multiply-adds at 12, a quarter each at 20 and 40: the times add up."""
+    done: list[tuple[int, int]] = []
+
+    def product(frames, weights: int, form: int, width: int, rows: int, out: int, times: int) -> None:
+        assert weights % 64 == 0
+        done.append((form, rows))
+
+    monkeypatch.setattr(machine_module, "unit_nibble_products", lambda kind: product)
+    machine = Machine(1, describe_cpu().instruction_set, four_bit={1: 0.25, 2: 0.25})
+    assert {form for form, _ in done} == {1, 2}
+    assert machine._nibble_rate(2, 3) > 0
+    assert done[-1] == (2, 3)
+    tallest, heights = machine._tallest, machine._tallest_nibbles
+    monkeypatch.setattr(Machine, "_product_rate", lambda self, rows: 12.0 if rows == tallest else 1.0)
+    monkeypatch.setattr(Machine, "_nibble_rate", lambda self, form, rows: 20.0 * form if rows == heights else 1.0)
+    peaks = machine.peaks(readings=1)
+    assert peaks.products_per_ns == pytest.approx(1 / (0.5 / 12 + 0.25 / 20 + 0.25 / 40))
+    assert peaks.tile_rows == tallest
 
 
 def test_the_best_of_two_readings() -> None:

@@ -165,8 +165,8 @@ def test_instruction_sets_by_feature() -> None:
     assert supported_sets(vnni, "x86_64") == ("avx512vnni", "avx512vnni-256", "portable")
     assert supported_sets(frozenset({"avxvnni"}), "AMD64") == ("avxvnni", "portable")
     assert supported_sets(vnni, "aarch64") == ("portable",)
-    assert supported_sets(frozenset({"avx2", "fma"}), "x86_64") == ("avx2", "portable")
-    assert supported_sets(frozenset({"avx2"}), "x86_64") == ("portable",)
+    assert supported_sets(frozenset({"avx2", "fma", "f16c"}), "x86_64") == ("avx2", "portable")
+    assert supported_sets(frozenset({"avx2", "fma"}), "x86_64") == ("portable",)
     with pytest.raises(ValueError, match="EXACTSPEC_ISA must be one of"):
         describe_cpu({"EXACTSPEC_ISA": "sse9"})
 

@@ -64,7 +64,7 @@ def supported_sets(features: frozenset[str], machine: str) -> tuple[str, ...]:
             found.append("avx512vnni-256")
         if "avxvnni" in features:
             found.append("avxvnni")
-        if {"avx2", "fma"} <= features:
+        if {"avx2", "fma", "f16c"} <= features:
             found.append("avx2")
     return (*found, "portable")
 
