@@ -79,7 +79,7 @@ def test_the_limit_of_a_model_with_both_kinds_of_weights(monkeypatch: pytest.Mon
     monkeypatch.setattr(machine_module, "unit_nibble_products", lambda kind: product)
     machine = Machine(1, describe_cpu().instruction_set, four_bit={1: 0.25, 2: 0.25})
     assert {form for form, _ in done} == {1, 2}
-    assert machine._nibble_rate(2, 3) > 0
+    assert machine._run_nibbles(2, 3, 1) >= 0
     assert done[-1] == (2, 3)
     tallest, heights = machine._tallest, machine._tallest_nibbles
     monkeypatch.setattr(Machine, "_product_rate", lambda self, rows: 12.0 if rows == tallest else 1.0)
