@@ -152,7 +152,7 @@ class Scheduler:
                 self._tally.refused += 1
                 raise QueueFull(len(self._waiting), self._retry_after_s())
             self._numbers += 1
-            ticket = Ticket(self._numbers, self._notify)
+            ticket = Ticket(self._numbers, self._notify, prompt_ids=ids)
             job = Job(request, ticket, on_chunk=on_chunk, on_error=on_error, templated=given, arrived=self._clock())
             job.expected = min(request.tokens_left, self._tally.answer_tokens)
             self._policy.arrive(_candidate(job))

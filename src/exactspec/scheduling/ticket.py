@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from exactspec.results import Completion
 
@@ -23,13 +23,15 @@ class Closed(RuntimeError):
 class Ticket:
     """One submitted request. Any thread may use it.
 
-    `id`: a number of its own, counted from 1 within a scheduler.
+    `id`: a number of its own, counted from 1 within a scheduler. `prompt_ids`: what is answered, with ids of earlier
+    replies put back where the scheduler keeps them.
     """
 
-    __slots__ = ("_cancelled", "_completion", "_done", "_error", "_wake", "id")
+    __slots__ = ("_cancelled", "_completion", "_done", "_error", "_wake", "id", "prompt_ids")
 
-    def __init__(self, number: int, wake: Callable[[], None]) -> None:
+    def __init__(self, number: int, wake: Callable[[], None], *, prompt_ids: Sequence[int] = ()) -> None:
         self.id = number
+        self.prompt_ids = prompt_ids
         self._wake = wake
         self._cancelled = False
         self._done = threading.Event()

@@ -8,7 +8,7 @@ before the next step.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeAlias
@@ -79,6 +79,10 @@ class Answers:
             raise
         if self.abandoned:
             self.cancel()
+
+    def prompt(self, index: int) -> Sequence[int]:
+        """Ids that answer `index` goes on from."""
+        return self._tickets[index].prompt_ids
 
     def _hand_over(self, index: int, value: Chunk | BaseException) -> None:
         self._loop.call_soon_threadsafe(self._events.put_nowait, (index, value))

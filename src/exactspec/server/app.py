@@ -1,26 +1,26 @@
-"""The application: routes, error replies, and where the web page's files are."""
+"""The application: routes and error replies."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from functools import partial
-from importlib import resources
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
-from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
+from exactspec.draft_names import DRAFTS
 from exactspec.server import texts
 from exactspec.server.chat import chat_call
 from exactspec.server.chat_schema import ChatRequest
 from exactspec.server.completions import text_call
 from exactspec.server.errors import ApiError, failed, of_validation
 from exactspec.server.gate import Gate
+from exactspec.server.page import add_page
 from exactspec.server.respond import respond
 from exactspec.server.service import Service
 from exactspec.server.text_schema import CompletionRequest, DetokenizeRequest, TokenizeRequest
@@ -33,9 +33,7 @@ def create_app(service: Service) -> FastAPI:
     app = FastAPI(title="exactspec", docs_url=None, redoc_url=None, openapi_url="/openapi.json")
     _add_errors(app)
     _add_routes(app, service)
-    page = resources.files("exactspec.server") / "static"
-    if page.joinpath("index.html").is_file():
-        app.mount("/", StaticFiles(directory=str(page), html=True))
+    add_page(app)
     app.add_middleware(Gate, service=service)
     if service.settings.cors_origins:
         app.add_middleware(
@@ -96,6 +94,7 @@ def _model(service: Service) -> dict[str, Any]:
             "exact": engine.target.exact,
             "draft": engine.speculation.draft,
             "max_nodes": engine.speculation.max_nodes,
+            "drafts": list(dict.fromkeys((engine.speculation.draft, *DRAFTS))),
         },
     }
 

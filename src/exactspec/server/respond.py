@@ -12,6 +12,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -26,8 +27,10 @@ from exactspec.scheduling import Closed, QueueFull
 from exactspec.server import usage as counts
 from exactspec.server.answers import Answers, Gone
 from exactspec.server.call import Call, Choice, Json
+from exactspec.server.chat import piece
 from exactspec.server.errors import ApiError, failed, invalid, not_serving, queue_full
 from exactspec.server.service import Service
+from exactspec.server.trace import Tracer
 
 _log = logging.getLogger(__name__)
 _LAST_S = 5.0  # after the time limit, for the last events to be taken
@@ -95,6 +98,7 @@ class _Run:
         self.deadline = asyncio.get_running_loop().time() + service.settings.time_limit_s
         self._late = False
         self._choices: list[Choice] = [call.show(i) for i in range(len(call))]
+        self._tracers: dict[int, Tracer] = {}
         self._clock = service.metrics.clock(len(call), start)
         self._id = f"{call.prefix}-{secrets.token_hex(12)}"
         self._created = int(time.time())
@@ -218,10 +222,15 @@ class _Run:
         shown = self._choices[index].chunk(chunk)
         if self._call.trace and chunk.tokens:
             shown = shown or self._choices[index].blank()
-            shown[0]["exactspec"] = {"tokens": [_token(t) for t in chunk.tokens]}
+            shown[0]["exactspec"] = self._tracer(index).show(chunk.tokens)
         if chunk.completion is not None:
             shown += self._choices[index].end(chunk.completion, self._reason(chunk.completion))
         return shown
+
+    def _tracer(self, index: int) -> Tracer:
+        if index not in self._tracers:
+            self._tracers[index] = Tracer(partial(piece, self._service), self.answers.prompt(index))
+        return self._tracers[index]
 
     def _event(self, choices: list[Json]) -> bytes:
         frame = self._frame(self._call.chunk_kind, choices)
@@ -249,10 +258,6 @@ class _Run:
     def _drafting(self) -> Json:
         done = [c for c in self.answers.done if c is not None]
         return counts.drafting(done) | ({"time_limit_reached": True} if self._late else {})
-
-
-def _token(token: Any) -> Json:
-    return {"id": token.id, "text": token.text, "source": token.source, "source_span": token.source_span}
 
 
 def _data(value: Json) -> bytes:
