@@ -108,7 +108,8 @@ class DraftLayer(nn.Module):
 
     def to_layer(self, head_ids: np.ndarray) -> Layer:
         def array(name: str) -> np.ndarray:
-            return self.get_parameter(name).detach().cpu().float().numpy().copy()
+            values: np.ndarray = self.get_parameter(name).detach().cpu().float().numpy()
+            return values.copy()
 
         matrices = {name: array(name) for name in matrix_shapes(self.card)}
         return Layer(self.card, matrices, {name: array(name) for name in NORMS}, head_ids)

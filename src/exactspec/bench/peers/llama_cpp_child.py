@@ -110,7 +110,8 @@ def lookup(most: int) -> Callable[[Any], Any]:
     """The binding's own prompt lookup: the first place where the last two tokens occur, or else the last one."""
     from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
-    return LlamaPromptLookupDecoding(num_pred_tokens=most)
+    rule: Callable[[Any], Any] = LlamaPromptLookupDecoding(num_pred_tokens=most)
+    return rule
 
 
 class Simple:
