@@ -374,6 +374,7 @@ def test_kinds_of_prompt() -> None:
         ([], "the prompt is empty"),
         ([1, 97], "prompt token 97 is outside the vocabulary"),
         ([1, -1], "prompt token -1 is outside the vocabulary"),
+        ([1, 10**30], f"prompt token {10**30} is outside the vocabulary"),
         ([1, 2.5], "a prompt is a text"),
         ([1, True], "a prompt is a text"),
         (None, "a prompt is a text"),
@@ -389,6 +390,14 @@ def test_prompts_that_are_none(prompt: Any, message: str) -> None:
     assert target.forwards == 0
     with pytest.raises(ValueError):
         engine().stream(prompt, GREEDY)
+
+
+@pytest.mark.parametrize("token", [-1, 2**63, 10**30])
+def test_a_prediction_of_no_ids(token: int) -> None:
+    target = hash_target()
+    with pytest.raises(ValueError, match=f"prediction token {token} is no token id"):
+        engine(target).generate([1, 2], GREEDY, prediction=[1, token])
+    assert target.forwards == 0
 
 
 def test_ids_without_text() -> None:

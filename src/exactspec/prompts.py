@@ -13,6 +13,8 @@ Message: TypeAlias = Mapping[str, Any]
 Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
 """Text (plain completion), ids, or the messages of a conversation (through the chat template)."""
 
+_MOST_ID = 2**63
+
 
 def is_many(prompt: Any) -> bool:
     """True for a list of prompts: its first element is itself a text or a list."""
@@ -46,13 +48,17 @@ def encode_prompt(prompt: Prompt, tokenizer: Tokenizer) -> list[int]:
 
 
 def encode_prediction(prediction: str | Sequence[int] | None, tokenizer: Tokenizer) -> list[int]:
-    """Ids of the text that the caller expects in the answer; it is only copied from, so any ids will do."""
+    """Ids of the text that the caller expects in the answer; it is only copied from, so any ids of 63 bits will do."""
     if prediction is None:
         return []
     if isinstance(prediction, str):
         return tokenizer.encode(prediction)
     if _is_list(prediction) and all(_is_id(t) for t in prediction):
-        return [int(t) for t in prediction]
+        ids = [int(t) for t in prediction]
+        large = next((t for t in ids if not 0 <= t < _MOST_ID), None)
+        if large is not None:
+            raise ValueError(f"prediction token {large} is no token id (0 to {_MOST_ID - 1})")
+        return ids
     raise ValueError(f"prediction must be a text or a list of token ids, got {_describe(prediction)}")
 
 
@@ -62,10 +68,9 @@ def check_ids(ids: Sequence[int], *, vocab_size: int, max_length: int) -> None:
         raise ValueError(
             f"the prompt has {len(ids)} tokens but the context holds {max_length}: shorten it or raise the context"
         )
-    array = np.array(ids, dtype=np.int64)
-    bad = np.flatnonzero((array < 0) | (array >= vocab_size))
-    if len(bad):
-        raise ValueError(f"prompt token {ids[bad[0]]} is outside the vocabulary (0 to {vocab_size - 1})")
+    bad = next((t for t in ids if not 0 <= t < vocab_size), None)  # no array: an id may be too large for one
+    if bad is not None:
+        raise ValueError(f"prompt token {bad} is outside the vocabulary (0 to {vocab_size - 1})")
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

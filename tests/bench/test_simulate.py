@@ -104,6 +104,8 @@ def test_the_best_ids_of_a_log_reach_drafters_that_ask(tmp_path: Path) -> None:
         {"topk_ids": [[-1], [2]], "topk_logits": [[0.0], [0.0]]},
         {"topk_ids": [["a"], [2]], "topk_logits": [[0.0], [0.0]]},
         {"topk_ids": [[1], [2]], "topk_logits": [[0.0], [None]]},
+        {"topk_ids": [[1], [2]], "topk_logits": [[0.0], [10**400]]},
+        {"topk_ids": [[1], [10**30]], "topk_logits": [[0.0], [0.0]]},
     ],
 )
 def test_best_ids_that_are_none_are_named(tmp_path: Path, broken: dict[str, object]) -> None:

@@ -203,6 +203,16 @@ def test_a_long_prompt_is_read_in_chunks_one_a_step() -> None:
     assert [step.rows for step in done.steps[:3]] == [1, 1, 3]
 
 
+@pytest.mark.parametrize(("row_s", "tokens", "read"), [(0.008, 200, 0), (0.0005, 200, 200), (0.008, 20, 20)])
+def test_a_prompt_is_read_only_where_that_can_pay(row_s: float, tokens: int, read: int) -> None:
+    """A step of the target takes 10 ms, a row of the model most of that, or a twentieth."""
+    model = hash_target(order=2)
+    drafter = ModelDrafter(model, TOKENIZER, row_s=row_s)
+    state = begin(drafter, list(itertools.islice(itertools.cycle(PROMPT), tokens)))
+    drafter.propose(state, DraftBudget(8, 8, plain_s=0.010))
+    assert sum(model.rows[:1]) == read
+
+
 def test_past_its_own_context_it_is_silent(caplog: pytest.LogCaptureFixture) -> None:
     model = hash_target(order=2, max_length=40)
     drafter = ModelDrafter(model, TOKENIZER, length=4)
@@ -417,6 +427,16 @@ def test_one_slow_step_ends_nothing() -> None:
     rounds(pays, 30, agreed=3, draft_s=0.010)
     rounds(pays, 1, agreed=3, draft_s=9.0)
     assert rounds(pays, 30, agreed=3, draft_s=0.010) == 30
+
+
+def test_reading_is_worth_what_drafts_save() -> None:
+    pays = Pays()
+    assert pays.worth_reading(100.0, 0.001)  # nothing is known of the target
+    pays.plain(0.040)
+    assert pays.worth_reading(1.0, 0.004)  # some 18 ms a token less, 128 times
+    assert not pays.worth_reading(4.0, 0.004)
+    assert not pays.worth_reading(0.1, 0.030)  # no draft gains anything
+    assert pays.worth_reading(4.0, None)
 
 
 def test_levels_stop_where_tokens_cost_more_than_they_bring() -> None:

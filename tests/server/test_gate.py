@@ -235,7 +235,7 @@ def test_mistakes_name_their_field(serve: Serve, path: str, body: Any, param: st
 
 def test_no_route(serve: Serve) -> None:
     running = serve(noise())
-    for method_path in ("/v1/unknown", "/", "/v1/chat"):
+    for method_path in ("/v1/unknown", "/chat", "/v1/chat"):
         status, _, reply = running.post(method_path, {})
         assert (status, reply["error"]["code"]) == (404, "unknown_url")
     assert running.get("/v1/completions")[0] == 405

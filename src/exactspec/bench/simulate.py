@@ -82,7 +82,7 @@ def _best(line: Mapping[str, object], n: int, where: str) -> tuple[tuple[tuple[i
         ids, logits = np.array(line["topk_ids"]), np.array(line["topk_logits"], dtype=np.float64)
         ok = ids.dtype.kind == "i" and ids.ndim == 2 and ids.shape == logits.shape and len(ids) == n
         ok = ok and ids.min(initial=0) >= 0 and ids.max(initial=0) < VOCABULARY and bool(np.isfinite(logits).all())
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         ok = False
     if not ok:
         raise ValueError(f"{where}: topk_ids and topk_logits must be lists of equal length for each of the {n} tokens")

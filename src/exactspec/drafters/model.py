@@ -6,6 +6,7 @@ are the likeliest continuations by its own probabilities: softmax over its best 
 along the path.
 
 A long prompt is read in chunks, one a step, while the target decodes plainly: a request can be cancelled between them.
+It is left unread where reading would cost more than drafts can be expected to save.
 This is counted in the decode time, as all preparation of drafters is. Past the model's own context nothing is
 proposed.
 """
@@ -31,6 +32,9 @@ from exactspec.tree import DraftTree
 
 CHUNK = 256
 """Most tokens of a history that are read in one step."""
+
+WORTH_ASKING = 32
+"""More tokens to read than this are read only where that can be expected to pay."""
 
 WIDTH = 3
 CHILDREN = 4
@@ -171,6 +175,11 @@ class ModelDrafter:
         room = self.model.max_length - len(ids)  # nodes that may be asked below the root
         if not ids or room < 0:
             return DraftTree.empty(), 0
+        missing = len(ids) - s.agreed
+        if self.length is None and missing > WORTH_ASKING:
+            read_s = self._times.forward_s(missing)
+            if read_s is not None and not s.pays.worth_reading(read_s, self._times.forward_s(1)):
+                return DraftTree.empty(), 0
         root = self._catch_up(s)
         if root is None:
             return DraftTree.empty(), 0

@@ -13,6 +13,8 @@ from exactspec.budget import TABLE, Cost
 
 _WINDOW = 15  # measurements a median is taken of
 _LEVELS = 4  # of a first call
+_AGREES = 0.7  # how often a model says what the target says, before any was seen
+_HORIZON = 128  # tokens of an answer over which reading its prompt must pay
 
 
 class ModelTimes:
@@ -104,6 +106,18 @@ class Pays:
             self._skip -= 1
             return False
         return True
+
+    def worth_reading(self, read_s: float, level_s: float | None) -> bool:
+        """Whether reading a history first, in `read_s`, can be expected to pay within an answer of ordinary length,
+        with chains of the best length by forwards of `level_s`."""
+        if level_s is None or self._plain_s is None:
+            return True
+        plain, tokens, probability, best_s = self._plain_s, 1.0, 1.0, self._plain_s
+        for levels in range(1, 9):
+            probability *= _AGREES
+            tokens += probability
+            best_s = min(best_s, (levels * level_s + plain * self._cost(levels + 1)) / tokens)
+        return (plain - best_s) * _HORIZON > read_s
 
     def another_level(self, mass: float, rows: int, forward_s: float | None) -> bool:
         """Whether a forward of `rows` rows of the drafting model is worth it for nodes that are reached with `mass`
