@@ -203,6 +203,29 @@ def test_speculative_options(serve: Serve) -> None:
     assert "not-there" in reply["error"]["message"]
 
 
+def test_ids_of_the_tokens(serve: Serve) -> None:
+    text = "Grüße, 🧭!".encode()
+    running = serve(engine(text, draft="none"))
+    body = {"messages": USER, "temperature": 0, "return_token_ids": True}
+    _, _, whole = running.post("/v1/chat/completions", body)
+    assert whole["choices"][0]["token_ids"] == [*text, EOS]
+    events = running.events("/v1/chat/completions", body)[:-1]
+    pieces = [c["token_ids"] for e in events for c in e["choices"] if "token_ids" in c]
+    assert pieces == [[token] for token in (*text, EOS)]  # also where the text of a character is not whole yet
+    shown = [c["delta"].get("content", "") for e in events for c in e["choices"]]
+    assert "".join(shown).encode() == text
+    without = {**body, "return_token_ids": False}
+    assert "token_ids" not in running.post("/v1/chat/completions", without)[2]["choices"][0]
+    both = {"prompt": [list(b"ab"), list(b"xyz")], "max_tokens": 5, "temperature": 0, "ignore_eos": True}
+    _, _, plain = running.post("/v1/completions", {**both, "return_token_ids": True})
+    assert [len(c["token_ids"]) for c in plain["choices"]] == [5, 5]
+    streamed: dict[int, list[int]] = {0: [], 1: []}
+    for event in running.events("/v1/completions", {**both, "return_token_ids": True})[:-1]:
+        for choice in event["choices"]:
+            streamed[choice["index"]] += choice.get("token_ids", [])
+    assert list(streamed.values()) == [c["token_ids"] for c in plain["choices"]]
+
+
 def test_models_tokenize_health_metrics(serve: Serve) -> None:
     running = serve(engine(b"hello"))
     client = running.client()

@@ -42,7 +42,8 @@ class Call:
     Answer i is choice ``i % n`` of prompt ``i // n``.
 
     `kind`, `chunk_kind`: values of ``object``; `prefix`: of the reply's id. `prompt_param`: the field that a prompt
-    that is too long is blamed on. `show`: makes a fresh `Choice` for answer i.
+    that is too long is blamed on. `token_ids`: each choice carries the ids of its tokens. `show`: makes a
+    fresh `Choice` for answer i.
     """
 
     prompts: Sequence[list[int]]
@@ -54,6 +55,7 @@ class Call:
     stream: bool
     include_usage: bool
     trace: bool
+    token_ids: bool
     kind: str
     chunk_kind: str
     prefix: str

@@ -47,6 +47,7 @@ def chat_call(body: ChatRequest, service: Service) -> Call:
         stream=bool(body.stream),
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
         trace=bool(body.speculative and body.speculative.trace),
+        token_ids=bool(body.return_token_ids),
         kind="chat.completion",
         chunk_kind="chat.completion.chunk",
         prefix="chatcmpl",

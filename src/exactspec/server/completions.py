@@ -49,6 +49,7 @@ def text_call(body: CompletionRequest, service: Service) -> Call:
         stream=bool(body.stream),
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
         trace=bool(body.speculative and body.speculative.trace),
+        token_ids=bool(body.return_token_ids),
         kind="text_completion",
         chunk_kind="text_completion",
         prefix="cmpl",

@@ -170,7 +170,11 @@ class _Run:
             while self.answers.running:
                 await self._next()
             choices = [
-                {"index": i, **self._choices[i].whole(completion, self._reason(completion))}
+                {
+                    "index": i,
+                    **self._choices[i].whole(completion, self._reason(completion)),
+                    **({"token_ids": list(completion.token_ids)} if self._call.token_ids else {}),
+                }
                 for i, completion in enumerate(self.answers.done)
                 if completion is not None
             ]
@@ -223,6 +227,9 @@ class _Run:
         if self._call.trace and chunk.tokens:
             shown = shown or self._choices[index].blank()
             shown[0]["exactspec"] = self._tracer(index).show(chunk.tokens)
+        if self._call.token_ids and chunk.tokens:
+            shown = shown or self._choices[index].blank()
+            shown[0]["token_ids"] = [token.id for token in chunk.tokens]
         if chunk.completion is not None:
             shown += self._choices[index].end(chunk.completion, self._reason(chunk.completion))
         return shown

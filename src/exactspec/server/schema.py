@@ -91,6 +91,7 @@ class GenerateRequest(Strict):
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
     structured_outputs: StructuredOutputs | None = None
+    return_token_ids: bool | None = None
 
     # Ours.
     speculative: SpeculativeOptions | None = None
