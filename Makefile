@@ -61,7 +61,7 @@ $(VENV)/.hf: $(VENV)/.dev
 
 $(VENV)/.bench: $(VENV)/.core
 	@echo "installing the benchmark peers; llama.cpp is built from source, about 10 minutes on 2 cores"
-	@$(PIP) --editable '.[bench,peers,hf]'
+	@$(PIP) --editable '.[bench,peers,hf,server]'
 	@touch $@
 
 $(VENV)/.gpu: $(VENV)/.dev

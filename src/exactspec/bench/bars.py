@@ -21,6 +21,7 @@ from exactspec.bench.recorder import Recorder
 from exactspec.bench.report import latest
 from exactspec.bench.runner import contest, measure, run_arms
 from exactspec.bench.runtime_bars import LIMITS, RUNTIME_BARS, RuntimeEngine, RuntimeTools, runtime_bars
+from exactspec.bench.serving import bars as serving_bars
 from exactspec.bench.speed_bars import Effort
 from exactspec.bench.speed_up import speed_up_bar
 from exactspec.bench.store import Line
@@ -35,7 +36,7 @@ DEMO_MODEL = "smollm2-135m"
 PEER_MODELS = ("smollm2-135m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b")
 CONTROL_MODELS = ("smollm2-135m", "qwen2.5-coder-0.5b")
 _OWN_BARS = ("demo", "propose", "controls", "peer")
-BARS = (*_OWN_BARS, *speed_bars.LIMITS, *model_bar.LIMITS, *replay_bars.LIMITS, *RUNTIME_BARS)
+BARS = (*_OWN_BARS, *speed_bars.LIMITS, *model_bar.LIMITS, *replay_bars.LIMITS, *RUNTIME_BARS, *serving_bars.LIMITS)
 QUESTION_BARS = (*speed_bars.NEED_QUESTIONS, *model_bar.LIMITS)
 PEER_BARS = ("peer", *speed_bars.NEED_PEER, "one-row", "prefill")
 
@@ -67,7 +68,7 @@ class OpenEngine(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
     """What the bars are measured with. `model_path`: the GGUF file of a named model. `effort`: how much is measured.
-    `rows_cost`: of an engine's target, None where none was measured."""
+    `rows_cost`: of an engine's target, None where none was measured. `serving`: for the bars of the server."""
 
     open_engine: OpenEngine
     model_path: Callable[[str], Path]
@@ -75,6 +76,7 @@ class Bench:
     threads: int
     effort: Effort = field(default_factory=Effort)
     rows_cost: Callable[[EngineLike], Cost | None] = lambda engine: None
+    serving: serving_bars.ServeTools | None = None
 
     @property
     def rounds(self) -> int:
@@ -113,6 +115,7 @@ def all_bars(
                 *speed_bars.LIMITS.items(),
                 *model_bar.LIMITS.items(),
                 *replay_bars.LIMITS.items(),
+                *serving_bars.LIMITS.items(),
             )
             if name in only and model in its
         ]
@@ -131,6 +134,10 @@ def all_bars(
             yield bench.record(peer_bar(bench, engine, model))
         for bar in _drafting_bars(bench, engine, model, here):
             yield bench.record(bar)
+        if bench.serving is not None:
+            on = contest(engine, model=model, recorder=bench.recorder)
+            for bar in serving_bars.serve_bars(on, here, tools=bench.serving, recorder=bench.recorder):
+                yield bench.record(bar)
         # The protocol of the other bars names less of the engine than is measured here.
         for bar in runtime_bars(runtime, cast(RuntimeEngine, engine), model, here):
             yield bench.record(bar)

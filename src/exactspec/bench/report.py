@@ -42,12 +42,12 @@ class Summary:
     ratios: Ratios | None
 
 
-def latest(lines: Iterable[Line]) -> list[Line]:
-    """The run lines of each model's newest configuration: speeds of different code or machines are not mixed.
+def latest(lines: Iterable[Line], kind: str = "run") -> list[Line]:
+    """The lines of a kind of each model's newest configuration: speeds of different code or machines are not mixed.
 
     A round that was begun, lost and run again counts once, as it was run last.
     """
-    runs = [line for line in lines if line.get("kind") == "run"]
+    runs = [line for line in lines if line.get("kind") == kind]
     newest = {line["model"]: line["config"] for line in runs}
     kept: dict[tuple[Any, ...], Line] = {}
     for line in runs:

@@ -27,6 +27,7 @@ from exactspec.cli.bench_common import (
     token_count,
 )
 from exactspec.cli.bench_run import run
+from exactspec.cli.bench_serve import serve, soak
 from exactspec.cli.lazy import new_app
 from exactspec.cli.services import CliError, Services
 from exactspec.target.named import DEFAULT_MODEL
@@ -38,6 +39,8 @@ bench = new_app(help="Measure speed and equality: results are JSON lines with th
 
 bench.command()(run)
 bench.command()(bars)
+bench.command()(serve)
+bench.command()(soak)
 
 
 @bench.command()
@@ -150,6 +153,7 @@ def print_table(
         raise CliError(f"{file} is no file: give one that 'exactspec bench run', 'kernels' or 'bars' wrote")
     from exactspec.bench import kernels_report, prefill
     from exactspec.bench.replay_report import newest_replays, replay_table
+    from exactspec.bench.serving import report as serving_report
 
     everything = ResultFile(file).lines
     told = []
@@ -161,6 +165,8 @@ def print_table(
         told.append(kernels_report.table(forwards))
     if prompts := prefill.newest(everything):
         told.append(prefill.table(prompts))
+    if servers := serving_report.tables(everything):
+        told.append(servers)
     if not told:
         raise CliError(f"{file} holds no runs")
     show(context.obj, "\n\n".join(told))

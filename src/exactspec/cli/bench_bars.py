@@ -15,6 +15,9 @@ from exactspec.bench.bar import Bar
 from exactspec.bench.bars import BARS, PEER_BARS, PEER_MODELS, QUESTION_BARS, Bench, all_bars
 from exactspec.bench.report import markdown
 from exactspec.bench.runtime_bars import LONG, REPEATS
+from exactspec.bench.serving.bars import LIMITS as SERVER_BARS
+from exactspec.bench.serving.bars import NEED_PEER as SERVER_PEER_BARS
+from exactspec.bench.serving.bars import Sizes
 from exactspec.bench.speed_bars import Effort
 from exactspec.cli.bench_common import (
     Out,
@@ -27,10 +30,15 @@ from exactspec.cli.bench_common import (
     rows_cost,
     show,
 )
+from exactspec.cli.bench_serve import NO_PEER, PeerServer, serve_tools
 from exactspec.cli.services import CliError, Services
 
 _BAR_CONTEXT = LONG + 64
-_EXTRAS = {"peers": ("llama_cpp", PEER_BARS), "hf": ("transformers", ("perplexity",))}
+_EXTRAS = {
+    "peers": ("llama_cpp", PEER_BARS),
+    "hf": ("transformers", ("perplexity",)),
+    "server": ("uvicorn", tuple(SERVER_BARS)),
+}
 EXIT_FAILED = 1
 
 
@@ -65,13 +73,14 @@ def bars(
     text: Annotated[Path, typer.Option(metavar="FILE", help="The perplexity's text.")] = Path(
         "tests/texts/eight_thousand.txt"
     ),
+    peer_server: PeerServer = NO_PEER,
     threads: Threads = 2,
     out: Out = Path("results/bars.jsonl"),
 ) -> None:
     """Measure the bars of a release and say which hold. Exit code 1 if one does not."""
     services: Services = context.obj
     names = listed(models, "--models", PEER_MODELS)
-    chosen = _chosen(services, only, questions)
+    chosen = _chosen(services, only, questions, peer_server)
     at_least_one(rounds=rounds, repeats=repeats, seeds=seeds, per_category=per_category, max_tokens=max_tokens)
     if "demo" in chosen and not demo_prompt.is_file():
         raise CliError(f"{demo_prompt} is no file: run in a checkout, or name the demo's prompt with --demo-prompt")
@@ -94,6 +103,7 @@ def bars(
     assert drafter is not None
     measured: list[Bar] = []
     recorder = new_recorder(services, out, threads)
+    sizes = Sizes() if rounds is None else Sizes(rounds=rounds)
     tools = Bench(
         open_engine=partial(_open, services, threads),
         model_path=lambda model: ModelStore().resolve(model).path,
@@ -103,6 +113,7 @@ def bars(
             rounds=rounds, seeds=seeds, per_category=per_category, max_tokens=max_tokens, questions=questions
         ),
         rows_cost=rows_cost,
+        serving=serve_tools(threads=threads, peer=peer_server, sizes=sizes),
     )
     runtime = runtime_tools(recorder, threads=threads, text=text, repeats=repeats)
     found = all_bars(tools, only=chosen, models=names, demo_prompt=demo_prompt, drafter=drafter, runtime=runtime)
@@ -121,17 +132,22 @@ def bars(
         raise typer.Exit(EXIT_FAILED)
 
 
-def _chosen(services: Services, only: str, questions: Path | None) -> list[str]:
-    """The bars to measure; without a file of questions those that need one are left out, unless they are named."""
+def _chosen(services: Services, only: str, questions: Path | None, peer_server: str) -> list[str]:
+    """The bars to measure; without a file of questions, or a peer's server, those that need one are left out, unless
+    they are named."""
     if questions is not None and not questions.is_file():
         raise CliError(f"--questions: {questions} is no file")
     chosen = listed(only, "--only", BARS) if only else list(BARS)
-    needing = [name for name in chosen if name in QUESTION_BARS]
-    if needing and questions is None:
-        if only:
-            raise CliError(f"{', '.join(needing)} need questions: name a file with --questions")
-        services.note(f"left out, since no file of --questions is named: {', '.join(needing)}")
-        chosen = [name for name in chosen if name not in needing]
+    for there, its, what, how in (
+        (questions is not None, QUESTION_BARS, "questions", "name a file with --questions"),
+        (peer_server != NO_PEER, SERVER_PEER_BARS, "llama.cpp's server", "say where it lies with --peer-server"),
+    ):
+        needing = [name for name in chosen if name in its]
+        if needing and not there:
+            if only:
+                raise CliError(f"{', '.join(needing)} need {what}: {how}")
+            services.note(f"left out without {what} ({how}): {', '.join(needing)}")
+            chosen = [name for name in chosen if name not in needing]
     return chosen
 
 

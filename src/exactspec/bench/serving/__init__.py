@@ -1,0 +1,1 @@
+"""Measuring servers: real processes, real connections, several clients at once, ours and llama.cpp's in turn."""
