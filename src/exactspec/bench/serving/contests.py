@@ -148,8 +148,8 @@ def measure_overhead(at: Serving, cases: Sequence[Case], drafts: Sequence[str], 
 def _ours(
     at: Serving, cases: Sequence[Case], lone: Sequence[tuple[int, ...]], clients: int, steps: FullStep | None
 ) -> Measurement:
-    at.settle()
     step = {} if steps is None else steps.figures()
+    at.settle()
     done = load(at.client().ask, cases, clients=clients)
     at.checked(done.replies)
     return done.measurement({**step, "wrong_replies": wrong_replies(done, lone)})
@@ -180,7 +180,8 @@ def _full_step(at: Serving, cases: Sequence[Case], lone: Sequence[tuple[int, ...
 def _library(at: Serving, asking: Asking, speculation: Speculation) -> Measurement:
     at.settle()
     done = asking.measure(speculation)
-    return _after_first(done.token_ids, 1 / float(done.extra["stream_tokens_per_s"]), done.extra)
+    rate = float(done.extra["stream_tokens_per_s"])  # 0 where all tokens came at once: such a pair is flagged
+    return _after_first(done.token_ids, 1 / rate if rate > 0 else 0.0, done.extra)
 
 
 def _one_stream(at: Serving, client: Client, case: Case) -> Measurement:
