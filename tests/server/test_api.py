@@ -269,3 +269,16 @@ def test_metrics_of_drafts(serve: Serve) -> None:
     assert sum(by_position) == accepted
     assert by_position == sorted(by_position, reverse=True)
     assert float(lines["exactspec:num_steps_total"]) + accepted == 49
+
+
+@pytest.mark.parametrize("token", [10**30, -(10**30), 2**63])
+def test_ids_longer_than_a_machine_word_are_a_mistake_of_the_request(serve: Serve, token: int) -> None:
+    status, _, reply = serve(engine(b"yes")).post("/v1/completions", {"prompt": [1, token]})
+    assert (status, reply["error"]["param"]) == (400, "prompt")
+    assert "outside the vocabulary" in reply["error"]["message"]
+
+
+def test_a_reply_that_quotes_half_a_surrogate_pair(serve: Serve) -> None:
+    status, _, reply = serve(engine(b"yes")).post("/v1/chat/completions", {"messages": USER, "model": "a\udc00"})
+    assert (status, reply["error"]["code"]) == (404, "model_not_found")
+    assert r"'a\udc00'" in reply["error"]["message"]

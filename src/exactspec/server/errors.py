@@ -12,7 +12,10 @@ INVALID = "invalid_request_error"
 
 
 class ApiError(Exception):
-    """A refused or failed request. `param`: the field of the request that is wrong; `code`: for programs."""
+    """A refused or failed request. `param`: the field of the request that is wrong; `code`: for programs.
+
+    `message` and `param` may quote the request, so what stands for no character in them is escaped: a reply is UTF-8.
+    """
 
     def __init__(
         self,
@@ -25,10 +28,10 @@ class ApiError(Exception):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
-        self.message = message
+        self.message = _utf8(message)
         self.status = status
         self.type = type
-        self.param = param
+        self.param = None if param is None else _utf8(param)
         self.code = code
         self.headers = dict(headers or {})
 
@@ -37,6 +40,10 @@ class ApiError(Exception):
 
     def response(self) -> JSONResponse:
         return JSONResponse(self.body(), self.status, headers=self.headers)
+
+
+def _utf8(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def invalid(error: ValueError, fields: Sequence[str] = ()) -> ApiError:
