@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scripted import IdTokenizer, Oracle, Raising, hash_target
 
-from exactspec.drafters.base import DraftBudget, Verified, call_s, wants_topk
+from exactspec.drafters.base import Context, DraftBudget, Verified, call_s, wants_topk
 from exactspec.drafting import Drafting
 from exactspec.engine import Engine
 from exactspec.params import SamplingParams, Speculation
@@ -90,3 +90,19 @@ def test_what_a_drafter_does_not_say_is_free_and_asks_nothing() -> None:
     assert call_s(Slow([]), [], DraftBudget(4, 4)) == 0.25
     assert call_s(Slow([]), [], DraftBudget(1, 4)) == 0.0
     assert not wants_topk(Oracle([]))
+
+
+@pytest.mark.parametrize("length", [20, 40, 41, 400])
+def test_a_prediction_is_looked_at_as_far_as_the_context_goes(length: int) -> None:
+    """An answer cannot go further, and a longer one costs time before the first token."""
+    seen: list[list[int]] = []
+
+    class Begun(Oracle):
+        def begin(self, context: Context) -> list[int]:
+            seen.append(context.prediction.tolist())
+            return super().begin(context)
+
+    target = hash_target(max_length=40)
+    prediction = [token % 97 for token in range(length)]
+    Engine(target, IdTokenizer(), draft=Begun([])).generate(PROMPT, SamplingParams(max_tokens=3), prediction=prediction)
+    assert seen == [prediction[:40]]

@@ -171,7 +171,8 @@ class Engine:
         """Answer a prompt: a text, a list of ids, a list of messages; or a list of those, answered in order.
 
         `params`: greedy up to the context end by default. `speculation`: for this call alone. `prediction`: text
-        or ids expected in the answer, to be copied from. `record_steps`: fill `Completion.steps`.
+        or ids expected in the answer, to be copied from, as many as the context holds. `record_steps`: fill
+        `Completion.steps`.
         A prompt of exactly the context's length gives no tokens and finish reason "length", as does max_tokens 0.
         Raises ValueError, before any work, on a prompt or parameter that cannot be served.
         """
@@ -231,7 +232,7 @@ class Engine:
             cache=self.target.new_cache() if cache is None else cache,
             drafting=self._drafting(speculation) if drafting is None else drafting,
             drafted=drafted,
-            prediction=encode_prediction(prediction, self.tokenizer),
+            prediction=encode_prediction(prediction, self.tokenizer)[: self.target.max_length],
             record_steps=record_steps,
             matcher=None if params.constraint is None else self.grammars.matcher(params.constraint),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import jsonschema
@@ -282,3 +283,29 @@ def test_a_reply_that_quotes_half_a_surrogate_pair(serve: Serve) -> None:
     status, _, reply = serve(engine(b"yes")).post("/v1/chat/completions", {"messages": USER, "model": "a\udc00"})
     assert (status, reply["error"]["code"]) == (404, "model_not_found")
     assert r"'a\udc00'" in reply["error"]["message"]
+
+
+def test_a_prediction_is_encoded_once_and_outside_the_event_loop(serve: Serve) -> None:
+    threads: list[threading.Thread] = []
+
+    class Watched(ByteTokenizer):
+        def encode(self, text: str) -> list[int]:
+            if text == "yes, yes":
+                threads.append(threading.current_thread())
+            return super().encode(text)
+
+    length = len(ByteTokenizer().chat(USER))
+    running = serve(Engine(script_target(length, [*b"yes, yes", EOS]), Watched()))
+    body = {"messages": USER, "n": 3, "prediction": {"type": "content", "content": "yes, yes"}}
+    status, _, reply = running.post("/v1/chat/completions", body)
+    assert status == 200
+    details = reply["usage"]["completion_tokens_details"]
+    assert details["accepted_prediction_tokens"] + details["rejected_prediction_tokens"] == 3 * len("yes, yes")
+    assert len(threads) == 1
+    assert threads[0].name.startswith("asyncio_")  # of the pool for what takes long
+
+
+def test_a_prediction_that_is_no_text(serve: Serve) -> None:
+    body = {"messages": USER, "prediction": {"type": "content", "content": "a\udc00"}}
+    status, _, reply = serve(engine(b"yes")).post("/v1/chat/completions", body)
+    assert (status, reply["error"]["param"]) == (400, "prediction")

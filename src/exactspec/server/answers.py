@@ -32,7 +32,7 @@ class Submit(Protocol):
         params: SamplingParams | None = None,
         *,
         speculation: Speculation | None = None,
-        prediction: str | None = None,
+        prediction: Sequence[int] | None = None,
         on_chunk: Callable[[Chunk], None],
         on_error: Callable[[BaseException], None] | None = None,
         templated: bool = False,

@@ -42,15 +42,15 @@ class Call:
     Answer i is choice ``i % n`` of prompt ``i // n``.
 
     `kind`, `chunk_kind`: values of ``object``; `prefix`: of the reply's id. `prompt_param`: the field that a prompt
-    that is too long is blamed on. `token_ids`: each choice carries the ids of its tokens. `show`: makes a
-    fresh `Choice` for answer i.
+    that is too long is blamed on. `prediction`: ids. `token_ids`: each choice carries the ids of its tokens. `show`:
+    makes a fresh `Choice` for answer i.
     """
 
     prompts: Sequence[list[int]]
     n: int
     params: SamplingParams
     speculation: Speculation | None
-    prediction: str | None
+    prediction: Sequence[int] | None
     templated: bool
     stream: bool
     include_usage: bool

@@ -42,7 +42,7 @@ def chat_call(body: ChatRequest, service: Service) -> Call:
         n=choices(body.n, service),
         params=params,
         speculation=translate.speculation(body, engine.speculation),
-        prediction=translate.prediction(body),
+        prediction=translate.prediction(body, engine.tokenizer),
         templated=True,
         stream=bool(body.stream),
         include_usage=bool(body.stream_options and body.stream_options.include_usage),

@@ -44,7 +44,7 @@ def text_call(body: CompletionRequest, service: Service) -> Call:
         n=choices(body.n, service, len(prompts)),
         params=params,
         speculation=translate.speculation(body, engine.speculation),
-        prediction=translate.prediction(body),
+        prediction=translate.prediction(body, engine.tokenizer),
         templated=False,
         stream=bool(body.stream),
         include_usage=bool(body.stream_options and body.stream_options.include_usage),

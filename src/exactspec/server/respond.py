@@ -21,7 +21,6 @@ from fastapi.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from exactspec.constraint import Unanswerable
-from exactspec.prompts import encode_prediction
 from exactspec.results import Chunk, Completion
 from exactspec.scheduling import Closed, QueueFull
 from exactspec.server import usage as counts
@@ -259,8 +258,7 @@ class _Run:
 
     def _usage(self) -> Json:
         done = [c for c in self.answers.done if c is not None]
-        predicted = encode_prediction(self._call.prediction, self._service.engine.tokenizer)
-        return counts.usage(self._call, done, prediction_tokens=len(predicted) * len(done))
+        return counts.usage(self._call, done)
 
     def _drafting(self) -> Json:
         done = [c for c in self.answers.done if c is not None]

@@ -10,9 +10,11 @@ from typing import Any
 from exactspec.constraint import Constraint
 from exactspec.draft_names import model_draft
 from exactspec.params import SamplingParams, Speculation
+from exactspec.prompts import encode_prediction
 from exactspec.server.errors import ApiError, invalid
 from exactspec.server.schema import GenerateRequest, TextPart
 from exactspec.target.chat import check_text
+from exactspec.target.tokenizer import Tokenizer
 
 MAX_STOPS = 16
 OPENAI_TEMPERATURE = 1.0
@@ -136,5 +138,11 @@ def text_of(content: str | Sequence[Any] | None) -> str:
     return "".join(part.text if isinstance(part, TextPart) else str(part.refusal) for part in parts)
 
 
-def prediction(body: GenerateRequest) -> str | None:
-    return None if body.prediction is None else text_of(body.prediction.content)
+def prediction(body: GenerateRequest, tokenizer: Tokenizer) -> list[int] | None:
+    """Ids, for a long text takes long to encode: not for the event loop."""
+    if body.prediction is None:
+        return None
+    try:
+        return encode_prediction(text_of(body.prediction.content), tokenizer)
+    except ValueError as error:
+        raise ApiError(str(error), param="prediction") from None

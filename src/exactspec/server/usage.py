@@ -9,7 +9,7 @@ from exactspec.results import Completion
 from exactspec.server.call import Call, Json
 
 
-def usage(call: Call, done: Sequence[Completion], *, prediction_tokens: int) -> Json:
+def usage(call: Call, done: Sequence[Completion]) -> Json:
     """Each prompt counts once, whatever `n`. Accepted prediction tokens are those that were copied from it; the
     rest of the prediction counts as rejected, as OpenAI counts."""
     firsts = done[:: call.n]
@@ -25,7 +25,7 @@ def usage(call: Call, done: Sequence[Completion], *, prediction_tokens: int) -> 
             "reasoning_tokens": 0,
             "audio_tokens": 0,
             "accepted_prediction_tokens": accepted,
-            "rejected_prediction_tokens": max(0, prediction_tokens - accepted),
+            "rejected_prediction_tokens": max(0, len(call.prediction or ()) * len(done) - accepted),
         },
     }
 
