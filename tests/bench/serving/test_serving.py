@@ -25,7 +25,9 @@ from exactspec.bench.runtime_bars import MIDDLE
 from exactspec.bench.serving import bars, contests, processes
 from exactspec.bench.serving.bars import ServeTools, Sizes, serve_bars
 from exactspec.bench.serving.cases import plain_cases
+from exactspec.bench.serving.client import UNSEEN, Client
 from exactspec.bench.serving.contests import Serving, measure_load, measure_overhead
+from exactspec.bench.serving.dialects import LlamaServer
 from exactspec.bench.serving.processes import ServerProcess, llama_server, our_server
 from exactspec.bench.serving.report import groups, overhead_percent, tables, turn_percent, wrong
 from exactspec.bench.serving.steps import FullStep
@@ -207,6 +209,15 @@ def test_a_peer_that_misbehaves_enters_no_ratio(start: Start, llama: str, model:
     (group,) = groups(recorder.out.lines, contests.LOAD)
     assert group.of("llama-server")[0]["flags"] == flag
     assert group.ratios("llama-server", "2 clients") is None
+
+
+def test_tokens_that_a_peer_does_not_show_are_counted(llama: str) -> None:
+    with llama_server(llama, Path("characters"), threads=1, slots=1, context=512) as peer:
+        (case,) = cases(1)
+        reply = Client(port=peer.port, dialect=LlamaServer()).ask(case)
+    last = case.ids[-1]
+    assert reply.token_ids == (last + 1, last + 2, *range(last + 4, last + 25), UNSEEN)
+    assert sum(n for _, n in reply.arrivals) == 24
 
 
 def test_bars(start: Start, llama: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

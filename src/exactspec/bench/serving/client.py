@@ -19,6 +19,8 @@ from exactspec.bench.peers.error import PeerError
 from exactspec.bench.serving.dialects import Dialect
 
 TIMEOUT_S = 600.0
+UNSEEN = -1
+"""Stands for a token that the server counted, and whose id its stream did not carry."""
 _READ = 1 << 16
 _DONE = "[DONE]"
 
@@ -72,6 +74,9 @@ class Client:
                 arrivals.append((time, len(found)))
                 ids += found
             notes |= self.dialect.notes(event)
+        if arrivals and (more := self.dialect.unseen(notes, len(ids))):
+            ids += [UNSEEN] * more
+            arrivals[-1] = (arrivals[-1][0], arrivals[-1][1] + more)
         return Reply(token_ids=tuple(ids), sent=sent, arrivals=tuple(arrivals), notes=notes)
 
     def events(self, path: str, body: Mapping[str, Any]) -> tuple[float, list[tuple[float, dict[str, Any]]]]:

@@ -15,13 +15,15 @@ Json = Mapping[str, Any]
 class Dialect(Protocol):
     """`path`: where requests go. `body`: of the request for a case. `ids`: of the tokens that an event carries, none
     where it carries none; raises PeerError on an event that tells of an error. `notes`: what else an event tells of the
-    answer, empty for most."""
+    answer, empty for most. `unseen`: of an answer's notes and the ids that its events carried, how many more tokens the
+    server says it made."""
 
     @property
     def path(self) -> str: ...
     def body(self, case: Case) -> dict[str, Any]: ...
     def ids(self, event: Json) -> list[int]: ...
     def notes(self, event: Json) -> Json: ...
+    def unseen(self, notes: Json, seen: int) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +56,16 @@ class Ours:
         told = event.get("exactspec", {})
         return told if "identity" in told else {}
 
+    def unseen(self, notes: Json, seen: int) -> int:
+        return 0
+
 
 @dataclass(frozen=True, slots=True)
 class LlamaServer:
-    """/completion of llama.cpp's server, greedy; its prompt cache and all else as it comes."""
+    """/completion of llama.cpp's server, greedy; its prompt cache and all else as it comes.
+
+    Its stream does not carry the ids of tokens that leave a character unfinished; its own count has them.
+    """
 
     path: str = "/completion"
 
@@ -79,6 +87,9 @@ class LlamaServer:
 
     def notes(self, event: Json) -> Json:
         return {"timings": event["timings"]} if event.get("stop") and "timings" in event else {}
+
+    def unseen(self, notes: Json, seen: int) -> int:
+        return max(0, int(notes.get("timings", {}).get("predicted_n", seen)) - seen)
 
 
 def _raise(event: Json) -> None:
