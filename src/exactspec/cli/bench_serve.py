@@ -152,6 +152,7 @@ def soak(
         "held": result.holds,
         "memory_percent": result.memory_percent,
         "stuck": result.stuck,
+        "cache": list(result.cache),
         "resident": [list(pair) for pair in result.resident],
         **{key: value for key, value in asdict(result.counts).items() if key != "errors"},
         "errors": result.counts.errors[:20],

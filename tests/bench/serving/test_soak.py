@@ -54,6 +54,8 @@ def test_a_server_that_is_right_holds() -> None:
     assert result.counts.cut > 5
     assert 0 < result.counts.tokens < 30 * (result.counts.whole + result.counts.cut)
     assert len(result.resident) > 10
+    assert 0 < result.cache[0] <= 10_000_000
+    assert 0 < result.cache[1] <= 10_000_000
     assert result.told.count("\n") == 0
     calm = run("tiny", 0.5, disconnects=0.0)
     assert calm.counts.cut == 0
@@ -61,8 +63,11 @@ def test_a_server_that_is_right_holds() -> None:
 
 
 def test_wrong_answers_are_found() -> None:
-    result = run("wrong", disconnects=0.3)
-    assert result.counts.wrong > 0
+    """By the clients, whole ones and cut ones, beside those that are asked before and after."""
+    cut, whole = run("wrong", disconnects=1.0), run("wrong", disconnects=0.0)
+    assert cut.counts.wrong > 9 + 1
+    assert whole.counts.wrong > 9 + 1
+    result = whole
     assert not result.holds
     assert result.told.startswith("FAILED")
 

@@ -24,6 +24,7 @@ from exactspec.bench.case import Case
 from exactspec.bench.peers.error import PeerError
 from exactspec.bench.serving.client import Client, timed_events
 from exactspec.bench.serving.dialects import Ours
+from exactspec.bench.serving.load import load
 from exactspec.bench.serving.processes import ServerProcess
 
 MEMORY_PERCENT = 5.0
@@ -75,16 +76,18 @@ class Counts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoakResult:
     """`resident`: (seconds, bytes) through the run. `stuck`: answers that still ran or waited after the last client had
-    gone for a while, or -1 where the server did not answer any more."""
+    gone for a while, or -1 where the server did not answer any more. `cache`: bytes of keys and values, running and
+    kept, before and after."""
 
     counts: Counts
     seconds: float
     resident: tuple[tuple[float, int], ...]
     stuck: int
+    cache: tuple[int, int] = (0, 0)
 
     @property
     def memory_percent(self) -> float:
-        """The last fifth's median against the second fifth's: by then caches are full and buffers have grown."""
+        """The last fifth's median against the second fifth's: by then buffers have grown."""
         return drift_percent(self.resident, self.seconds)
 
     @property
@@ -107,6 +110,7 @@ class SoakResult:
             f"{'held' if self.holds else 'FAILED'}: {self.seconds / 60:.1f} min, {c.whole} whole answers and {c.cut} "
             f"left by their clients, {c.tokens} tokens, {c.wrong} wrong, {len(c.errors)} errors, {self.stuck} stuck, "
             f"resident {held[0]} to {held[-1]} MB (most {max(held, key=float) if self.resident else '?'}), "
+            f"of which cache {self.cache[0] / 1e6:.0f} to {self.cache[1] / 1e6:.0f} MB, "
             f"{self.memory_percent:+.1f}% from its second to its last fifth"
             + (f"; first error: {c.errors[0]}" if c.errors else "")
         )
@@ -133,8 +137,19 @@ def soak(
     progress: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
 ) -> SoakResult:
-    """Run the plan. The server may have answered before; all its clients are ours."""
+    """Run the plan; all clients of the server must be ours. Before the clock starts every question is asked once, so
+    that the server's caches hold what they will hold.
+
+    Raises PeerError if the server fails then.
+    """
     counts, lock = Counts(), threading.Lock()
+    first = load(
+        Client(port=server.port, dialect=Ours()).ask,
+        [q.case for q in questions],
+        clients=min(plan.clients, len(questions)),
+    )
+    counts.wrong += sum(r.token_ids != q.answer for r, q in zip(first.replies, questions, strict=True))
+    cache = _cache_bytes(server)
     start = clock()
     clients = [
         _Client(server.port, questions, random.Random(f"{plan.seed} {i}"), plan.disconnects, counts, lock)
@@ -161,7 +176,18 @@ def soak(
     stuck = _stuck(server, clock) if server.running else -1
     if stuck == 0:
         _probe(server, questions[0], counts)
-    return SoakResult(counts=counts, seconds=plan.seconds, resident=tuple(resident), stuck=stuck)
+    return SoakResult(
+        counts=counts, seconds=plan.seconds, resident=tuple(resident), stuck=stuck, cache=(cache, _cache_bytes(server))
+    )
+
+
+def _cache_bytes(server: ServerProcess) -> int:
+    """0 where the server does not tell any more."""
+    try:
+        found = re.search(r"^exactspec:cache_bytes ([\d.e+]+)", server.get("/metrics")[1], re.MULTILINE)
+    except PeerError:
+        return 0
+    return 0 if found is None else round(float(found[1]))
 
 
 def _stuck(server: ServerProcess, clock: Callable[[], float]) -> int:
