@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -229,6 +231,23 @@ def test_what_cannot_be_compiled_is_refused_before_any_work(kind: str, text: str
 def test_a_bad_description_says_so(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_pattern_that_unfolds_without_end_holds_nobody_up() -> None:
+    """The interpreter stands still meanwhile, so it is the processor's time that counts. Ordinary ones stay allowed."""
+    grammars = Grammars(ByteTokenizer(), vocab_size=260)
+    grammars.prepare()
+    words = [f"{i * 7919 % 10007}-{i}" for i in range(5000)]
+    for constraint in (
+        Constraint.choice(words),
+        Constraint.schema({"type": "object", "properties": {word: {"type": "string"} for word in words[:500]}}),
+        Constraint("regex", r"\p{L}{1,5000}"),
+    ):
+        grammars.matcher(constraint)
+    start = time.process_time()
+    with contextlib.suppress(ValueError):  # whether it is refused now or at a later token is the library's business
+        grammars.matcher(Constraint("regex", "(a{1000}){1000}"))
+    assert time.process_time() - start < 0.6
 
 
 def test_a_deep_description_does_not_end_the_process() -> None:

@@ -22,6 +22,7 @@ from exactspec.tree import DraftTree
 
 # Any white space JSON allows, but not without end: a weak model would go on with blanks for ever.
 _JSON_OPTIONS = {"whitespace_pattern": r"[ \t\n\r]{0,80}"}
+_FUEL = 100_000  # the library's measure of work at the first mask; it holds the interpreter's lock meanwhile
 _STACK = 256 * 2**20  # bytes; enough for the deepest description of `MAX_CHARACTERS`
 _T = TypeVar("_T")
 _NO_TEXT = b"\xff"  # what the library takes for the mark of a token that stands for no text
@@ -93,7 +94,7 @@ class Grammars:
             grammar = compiler.grammar_from_regex(constraint.text)
         else:
             grammar = compiler.grammar_from_lark(constraint.text)
-        limits = library.LLParserLimits(verbose_errors=False)
+        limits = library.LLParserLimits(verbose_errors=False, initial_lexer_fuel=_FUEL)
         return compiler(self._vocab, grammar, log_level=0, limits=limits)
 
 
