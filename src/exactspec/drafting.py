@@ -9,10 +9,10 @@ from typing import TypeAlias, TypeVar, cast
 import numpy as np
 
 from exactspec.budget import TABLE, Cost, make_budget
-from exactspec.drafters.base import Context, DraftBudget, Drafter, State, Verified, wants_topk
+from exactspec.drafters.base import Context, DraftBudget, Drafter, State, Verified, wants_features, wants_topk
 from exactspec.live_cost import LiveCost
 from exactspec.params import Speculation
-from exactspec.target.base import Cache, SegmentRows, Want
+from exactspec.target.base import Cache, FloatArray, SegmentRows, Want
 from exactspec.tree import DraftTree
 
 _METHODS = ("begin", "propose", "commit", "truncate", "fork", "close")
@@ -58,15 +58,28 @@ class Drafting:
         """The least that the target must answer for every row, for the drafter's sake."""
         return Want.TOPK if self.alive and wants_topk(self._drafter) else Want.ARGMAX
 
-    def begin(self, tokens: Sequence[int], prediction: Sequence[int], cache: Cache) -> None:
-        """Start over `tokens` (the whole prompt, its last token included)."""
+    @property
+    def wants_features(self) -> int:
+        """Of how many tokens before the last one of a prompt the drafter wants the target's hidden states."""
+        return wants_features(self._drafter) if self.alive else 0
+
+    def begin(
+        self,
+        tokens: Sequence[int],
+        prediction: Sequence[int],
+        cache: Cache,
+        features: FloatArray | None = None,
+    ) -> None:
+        """Start over `tokens` (the whole prompt, its last token included). `features`: see `Context`."""
         self._length = len(tokens)
         if self.alive and (drafter := self._drafter) is not None:
-            context = Context(np.array(tokens, dtype=np.int64), np.array(prediction, dtype=np.int64), cache)
+            context = Context(np.array(tokens, dtype=np.int64), np.array(prediction, dtype=np.int64), cache, features)
             self._state = self._guard("begin", lambda: drafter.begin(context), None)
             self._begun = True
 
-    def resume(self, keep: int, tokens: Sequence[int], cache: Cache) -> None:
+    def resume(
+        self, keep: int, tokens: Sequence[int], cache: Cache, features: FloatArray | None = None
+    ) -> None:
         """The next request of a session: forget all but the first `keep` tokens, then take in `tokens`, the rest of
         its prompt (as a commit with an empty tree and no rows). The budget starts afresh."""
         self._budget = make_budget(self.speculation, cost=self._cost)
@@ -75,7 +88,7 @@ class Drafting:
             self._guard("truncate", lambda: drafter.truncate(self._state, keep), None)
         if self.alive and len(tokens):
             ids = np.array(tokens, dtype=np.int64)
-            self.commit(Verified(DraftTree.empty(), np.empty(0, dtype=np.int64), ids, _no_rows(), cache))
+            self.commit(Verified(DraftTree.empty(), np.empty(0, dtype=np.int64), ids, _no_rows(), cache, features))
 
     def propose(self, max_depth: int, *, choose: bool = True, fit: Fit | None = None) -> DraftTree:
         """What to verify in the next step, fit for the target; empty for a plain step. `max_depth` 0: plain.

@@ -16,6 +16,7 @@ import numpy as np
 from exactspec.counts import DraftCounts
 from exactspec.drafters.base import Verified
 from exactspec.drafting import Drafting
+from exactspec.features import PromptFeatures
 from exactspec.grammars import Matcher
 from exactspec.params import SamplingParams
 from exactspec.results import Completion, Metrics, StepRecord, TokenInfo
@@ -95,6 +96,7 @@ class Request:
         self._counts = DraftCounts()
         self._prefill_s = self._decode_s = 0.0
         self._begun = False
+        self._features = PromptFeatures()
         self._open: _Open | None = None  # the part of a step, or of the prompt, that a forward is to compute
         if self._limit == 0:
             self.finish_reason = "length"
@@ -114,8 +116,8 @@ class Request:
 
     def prefill(self, rows: int) -> None:
         """Compute the next `rows` prompt tokens at most."""
-        self._target.forward([self.prompt_segment(rows)])
-        self.take_prompt()
+        (computed,) = self._target.forward([self.prompt_segment(rows)])
+        self.take_prompt(computed)
 
     def prompt_segment(self, rows: int) -> Segment:
         """The next `rows` prompt tokens at most, to be computed; `take_prompt` commits them."""
@@ -154,9 +156,11 @@ class Request:
         if self.cache.nbytes:  # one that gives memory back only as a whole
             self.cache = self._target.new_cache()
 
-    def take_prompt(self) -> None:
+    def take_prompt(self, rows: SegmentRows) -> None:
         """The forward of `prompt_segment` is done."""
         assert self._open is not None
+        if not self._begun:
+            self._features.add(self.cache.length, rows.hidden, most=self.drafting.wants_features, end=self.prompt_tokens)
         self.cache.keep(range(self._open.prompt))
         self._prefill_s += perf_counter() - self._open.start
         self._open = None
@@ -234,10 +238,11 @@ class Request:
     def _begin_drafting(self) -> None:
         """Counted in the decode time: drafting must pay for its own preparation."""
         self._begun = True
+        features = self._features.take()
         if self._drafted is None:
-            self.drafting.begin(self.history, self._prediction, self.cache)
+            self.drafting.begin(self.history, self._prediction, self.cache, features)
         else:
-            self.drafting.resume(self._drafted, self.history[self._drafted :], self.cache)
+            self.drafting.resume(self._drafted, self.history[self._drafted :], self.cache, features)
 
     def _record(self, tree: DraftTree, walked: Walked, propose_s: float, verify_s: float, walk_s: float) -> None:
         assert self._records is not None

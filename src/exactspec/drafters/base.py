@@ -4,8 +4,10 @@ A drafter proposes; it never decides. Whatever it returns, the output is the tar
 method is caught by the engine, logged once, and switches the drafter off for that request.
 State belongs to one request: nothing of one request may reach another through a drafter.
 
-Two things a drafter may have beyond the protocol:
+Things a drafter may have beyond the protocol:
 - ``wants_topk``, true: `Verified.rows` then carry the target's best ids with their logits (`Want.TOPK`) for every row.
+- ``wants_features``, an int above 0: it learns from the target's hidden states of so many last tokens of a prompt
+  (`Context.features`, `Verified.features`).
 - ``call_s(state, budget) -> float``: seconds that the next `propose` would take, measured by the drafter itself.
   Without it a proposal counts as free. A drafter that costs is asked only where that is expected to pay.
 """
@@ -16,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from exactspec.budget import TABLE, Cost
-from exactspec.target.base import Cache, IntArray, SegmentRows
+from exactspec.target.base import Cache, FloatArray, IntArray, SegmentRows
 from exactspec.tree import DraftTree
 
 State: TypeAlias = Any
@@ -28,12 +30,14 @@ class Context:
     """What is known when a request begins, after its prompt was prefilled (all but the last token).
 
     `tokens` [n]: the history so far (the prompt). `prediction` [m]: ids the caller expects in the answer
-    (may be empty). `cache`: the target's cache (n - 1 tokens), to read, never to change.
+    (may be empty). `cache`: the target's cache (n - 1 tokens), to read, never to change. `features` [m, hidden_size]:
+    the target's hidden states of the m tokens before the last one, as far as they are known and wanted.
     """
 
     tokens: IntArray
     prediction: IntArray
     cache: Cache
+    features: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,8 @@ class Verified:
     it: the cache is always one shorter than the history).
 
     When a session's next prompt goes on from what the drafter knows, its new tokens come in the same way, after a
-    `truncate` to the common part: empty tree and path, `rows` of length 0, and any number of `tokens`.
+    `truncate` to the common part: empty tree and path, `rows` of length 0, and any number of `tokens`;
+    `features` are then as in `Context`.
     """
 
     tree: DraftTree
@@ -70,6 +75,7 @@ class Verified:
     tokens: IntArray
     rows: SegmentRows
     cache: Cache
+    features: FloatArray | None = None
 
 
 class Drafter(Protocol):
@@ -108,6 +114,11 @@ class Drafter(Protocol):
 def wants_topk(drafter: object) -> bool:
     """Whether a drafter asks for the target's best ids of every verified row."""
     return bool(getattr(drafter, "wants_topk", False))
+
+
+def wants_features(drafter: object) -> int:
+    """Of how many last tokens of a prompt a drafter wants the target's hidden states."""
+    return int(getattr(drafter, "wants_features", 0))
 
 
 def call_s(drafter: Drafter, state: State, budget: DraftBudget) -> float:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from exactspec.target.home import default_home
 from exactspec.target.kernels.kept import kept
 
+_Built = TypeVar("_Built")
 _LOCK = threading.Lock()  # numba's configuration is one per process
 
 
@@ -24,7 +25,7 @@ def sources_of(package: Path) -> list[Path]:
     return sorted(package.glob("*.py"))
 
 
-def key_of(package: Path) -> str:
+def key_of(*packages: Path) -> str:
     """What tells the code of these sources on this machine from any other, in hex."""
     import llvmlite
     import llvmlite.binding as llvm
@@ -34,8 +35,9 @@ def key_of(package: Path) -> str:
     digest = hashlib.sha256()
     for part in (numba.__version__, llvmlite.__version__, llvm.get_host_cpu_name(), *features):
         digest.update(part.encode() + b"\0")
-    for source in sources_of(package):
-        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    for package in packages:
+        for source in sources_of(package):
+            digest.update(source.name.encode() + b"\0" + source.read_bytes())
     return digest.hexdigest()[:16]
 
 
@@ -52,9 +54,9 @@ def prepare(draft: str, progress: Callable[[str], None] | None = None) -> None:
         recycling.prepare(progress)
 
 
-def folder_of(name: str, package: Path) -> Path:
+def folder_of(name: str, *packages: Path) -> Path:
     """Where the compiled code is kept."""
-    return default_home() / "kernels" / f"{name}-{key_of(package)}"
+    return default_home() / "kernels" / f"{name}-{key_of(*packages)}"
 
 
 def compile_all(name: str, package: Path, entry: ModuleType, signatures: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,11 +78,32 @@ def compile_all(name: str, package: Path, entry: ModuleType, signatures: Mapping
             functions[function_name] = function
         return functions
 
-    stamp = "|".join([str(package), *(str(source.stat().st_mtime_ns) for source in sources_of(package))])
+    return _kept(name, (package,), build)
+
+
+def compile_c(name: str, packages: Sequence[Path], function: Callable[..., Any], signature: Any) -> Any:
+    """`function` as a numba C function (its field `address` is what compiled code can call), compiled or loaded.
+    `packages`: the folders of all sources that it is made of. Raises ValueError if numba's compiler is switched off."""
+    import numba
+
+    if numba.config.DISABLE_JIT:
+        raise ValueError(f"NUMBA_DISABLE_JIT is set: unset it, the {name} drafter exists only in compiled form")
+
+    def build(*, keep: bool) -> Any:
+        return numba.cfunc(signature, cache=keep, error_model="numpy")(function)
+
+    return _kept(name, packages, build)
+
+
+def _kept(name: str, packages: Sequence[Path], build: Callable[..., _Built]) -> _Built:
+    import numba
+
+    sources = [source for package in packages for source in sources_of(package)]
+    stamp = "|".join([*map(str, packages), *(str(source.stat().st_mtime_ns) for source in sources)])
     with _LOCK:
         before = numba.config.CACHE_DIR
         try:
-            with kept(folder_of(name, package), stamp=stamp) as folder:
+            with kept(folder_of(name, *packages), stamp=stamp) as folder:
                 if folder is None:
                     return build(keep=False)
                 numba.config.CACHE_DIR = str(folder)

@@ -140,8 +140,8 @@ def _verified(job: Job, tree: DraftTree) -> _Entry:
 
 
 def _prompt(job: Job, rows: int) -> _Entry:
-    def take(_: SegmentRows) -> list[TokenInfo]:
-        job.request.take_prompt()
+    def take(computed: SegmentRows) -> list[TokenInfo]:
+        job.request.take_prompt(computed)
         return []
 
     return _Entry(job, job.request.prompt_segment(rows), take)

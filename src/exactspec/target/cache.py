@@ -160,6 +160,11 @@ class ExactCache:
         self._staged = parents
         return self._table
 
+    @property
+    def addresses(self) -> npt.NDArray[np.int64]:
+        """Addresses of the pages, one for each 128 positions (a view; valid until the cache changes)."""
+        return self._addresses[: len(self._pages)]
+
     def _set_address(self, at: int) -> None:
         if at >= len(self._addresses):
             self._addresses = np.concatenate([self._addresses, np.zeros_like(self._addresses)])

@@ -74,10 +74,12 @@ class ExactTarget:
         if context is not None and context < 1:
             raise ValueError(f"context must be at least 1 token, got {context}")
         self.config = config
+        self.sha256 = source.sha256
         self.cpu = describe_cpu() if cpu is None else cpu
         self.max_length = config.max_position if context is None else min(context, config.max_position)
         self.threads = min(self.cpu.threads, MAX_THREADS) if threads is None else threads
         kernels = load_kernels(self.cpu, home=home, progress=progress)
+        self.packing = kernels.packing
         self.packed = load_packed(source, kernels.packing, self.threads, progress=progress)
         self.accuracy = default_accuracy(self.cpu) if accuracy is None else accuracy
         self.wide = Wide.everywhere(config.num_layers, self.accuracy == "wide")
@@ -165,6 +167,24 @@ class ExactTarget:
         with self._lock:
             layouts = lay_out(segments, self.vocab_size, self.max_length, cache_type=ExactCache)
             return self._forward(layouts)
+
+    def run_job(self, function: int, frame: np.ndarray[Any, Any]) -> None:
+        """Run a compiled function (see `job` in kernels.frame) by this target's threads, between two forwards. `frame`
+        [1]: its record, whose field `team` is set here. A drafter that is part of this target's step so needs no
+        threads of its own, which would stand in the way of these."""
+        with self._lock:
+            frame["team"] = self._team.ready()
+            self._frames["job"], self._frames["job_frame"] = function, frame.ctypes.data
+            try:
+                self._team.run()
+            finally:
+                self._frames["job"] = 0
+
+    def last_rope(self, positions: int) -> tuple[int, int]:
+        """Addresses of cos and sin, float32 [positions, half_pad], by which the last layer rotates; valid until the
+        next forward."""
+        tables = self.config.rope_tables
+        return (self._local_rope if tables is not None and tables[-1] else self._rope).cover(positions)
 
     def _forward(self, layouts: list[Layout[ExactCache]]) -> list[SegmentRows]:
         """Write the frame, run it, read the results. In here every microsecond is paid at every step."""

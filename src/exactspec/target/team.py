@@ -55,16 +55,21 @@ class Team:
             seen = kernel(frames, threads, thread, seen, self._spins)
             wake.acquire()
 
+    def ready(self) -> int:
+        """Make sure that the helpers live; the address of the cells at which the threads meet in the next run."""
+        if self._closed:
+            raise RuntimeError("this target is closed")
+        if self.threads > 1 and self._pid != os.getpid():
+            self._start()  # a fork copied the memory but not the helpers
+        return self._cells.ctypes.data
+
     def run(self) -> None:
         """One forward over the frame, by all threads. Returns when it is complete.
 
         Ctrl-C may be raised before or after the job, which starts and ends within one call of compiled code.
         """
-        if self._closed:
-            raise RuntimeError("this target is closed")
+        self.ready()
         if self.threads > 1:
-            if self._pid != os.getpid():
-                self._start()  # a fork copied the memory but not the helpers
             try:
                 sleeping = self._kernel(self._frames, self.threads, -1, 0, 0)
                 for thread in range(1, self.threads):

@@ -33,6 +33,7 @@ from exactspec.target.kernels.sync import (
     next_unit,
     relax,
     reset_counter,
+    run_job,
     share_start,
 )
 from exactspec.target.kernels.units import gated_unit, head_unit, offer, qkv_unit, residual_unit, store_int8_unit
@@ -175,13 +176,18 @@ def layer_forward(isa, f, layer, threads, thread):
 
 
 @njit(nogil=True, error_model="numpy")
-def head_forward(isa, f, threads, thread):
-    team, private = f.team, f.private + thread * f.private_bytes
+def final_norm_phase(f, threads, thread):
+    """Every row's hidden state, asked or not: drafters learn from those of prompts, too."""
     post = post_mlp_norm(f, f.layers - 1)
     for r in range(share_start(f.rows, threads, thread), share_start(f.rows, threads, thread + 1)):
         settle_row(f, post, r)
         norm_row(f.x + 4 * r * f.width_pad, f.final_norm, f.width, f.width_pad, f.eps, f.normed + 4 * r * f.width_pad)
-    barrier(team, threads)
+    barrier(f.team, threads)
+
+
+@njit(nogil=True, error_model="numpy")
+def head_forward(isa, f, threads, thread):
+    team, private = f.team, f.private + thread * f.private_bytes
     for r in range(share_start(f.asked, threads, thread), share_start(f.asked, threads, thread + 1)):
         row = v.load_i64s(f.asked_rows + 8 * r)
         quantise_int8(isa, f, r, f.normed + 4 * row * f.width_pad, f.width_pad, f.head_wide)
@@ -220,14 +226,18 @@ def head_forward(isa, f, threads, thread):
 def run_forward(isa, frames, threads, thread):
     f = frames[0]
     old = enter_float_mode()
+    if f.job:
+        run_job(f.job, f.job_frame, threads, thread)
+        barrier(f.team, threads)
+        leave_float_mode(old)
+        return
     for r in range(share_start(f.rows, threads, thread), share_start(f.rows, threads, thread + 1)):
         embed_row(f.embed, f.embed_scale, v.load_i64s(f.tokens + 8 * r), f.width_pad, f.x + 4 * r * f.width_pad)
     for layer in range(f.layers):
         layer_forward(isa, f, layer, threads, thread)
+    final_norm_phase(f, threads, thread)
     if f.asked > 0:
         head_forward(isa, f, threads, thread)
-    else:
-        barrier(f.team, threads)
     # The last barrier belongs to the caller of thread 0: nobody may still read when it returns.
     barrier(f.team, threads)
     leave_float_mode(old)

@@ -92,6 +92,10 @@ MODEL_FIELDS = (
     "block_stride",  # bytes of a row of activations for four-bit weights
     "blocks",  # capacity of the tables `block_scale` and `block_sum`, in blocks a row
     "team",
+    # What the team's next run is, where it is no forward: address of a compiled ``void (int64 frame, int64 threads,
+    # int64 thread)`` that every thread calls, and that of its own frame. 0: a forward.
+    "job",
+    "job_frame",
 )
 
 # Set for each forward, in this order.

@@ -93,6 +93,18 @@ def give_way(typingctx):
     return types.void(), codegen
 
 
+@intrinsic
+def run_job(typingctx, function, frame, threads, thread):
+    """Call the compiled function at an address, see `job` in frame."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.VoidType(), [I64] * 3)
+        b.call(b.inttoptr(args[0], kind.as_pointer()), list(args[1:]))
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 4), codegen
+
+
 def _mxcsr(b: Any, which: str, slot: Any) -> None:
     pointer = ir.IntType(8).as_pointer()
     function = declared(b.module, f"llvm.x86.sse.{which}mxcsr", ir.VoidType(), [pointer])

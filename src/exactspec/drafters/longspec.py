@@ -1,0 +1,250 @@
+"""Drafting with a trained layer (LongSpec, arXiv 2502.17421): one block that reads the target's last keys and values.
+
+What it computes, and from what: docs/longspec.md. Its memory is a ring of its own keys over a window, allocated once;
+its time does not depend on the context either, unless all of the target's keys are asked for. Scores are products of
+probabilities by the trimmed head's softmax.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import numpy.typing as npt
+
+from exactspec.drafters.base import Context, DraftBudget, State, Verified
+from exactspec.drafters.layer.checkpoint import read_layer
+from exactspec.drafters.layer.kernels.frame import MOST_LEVELS
+from exactspec.drafters.layer.runner import Grown, LayerRunner, Shape
+from exactspec.drafters.layer.state import LayerState
+from exactspec.drafters.pays import Pays
+from exactspec.target.base import FloatArray, Target
+from exactspec.target.cache import ExactCache
+from exactspec.target.exact import ExactTarget
+from exactspec.tree import DraftTree
+
+SOURCE = "longspec"
+
+RECENT = 1024
+"""The target's last keys that a row sees by default, beside the first 4."""
+
+PAPER_WIDTHS = (4, 16, 16, 16, 16)
+"""Nodes kept at each depth, as in LongSpec."""
+
+WIDTH = 6
+CHILDREN = 6
+LEAST = 0.01  # probability below which a candidate is not worth a row anywhere
+_WINDOW = 15  # measurements a median is taken of
+
+
+@dataclass(slots=True)
+class _Call:
+    """A proposal whose step has not come back yet."""
+
+    tree: DraftTree
+    passes: int
+    draft_s: float
+
+
+@dataclass(slots=True)
+class _State:
+    layer: LayerState
+    cache: ExactCache
+    pays: Pays
+    call: _Call | None = None
+    asked: float | None = None  # when this step's proposal was handed over; None: none was asked for
+
+
+class LongSpecDrafter:
+    """A `Drafter` over an exact target on the CPU.
+
+    `recent`: how many of the target's last keys a row sees beside the first 4; None: all, as the paper. `widths`: a
+    beam that keeps so many nodes at each depth (`PAPER_WIDTHS`); None: a tree of the likeliest nodes, as deep as pays.
+    `clock`: for tests. Instances hold no request's data. Thread-safe: jobs run one at a time.
+    Raises ValueError if the layer belongs to another target, or the target is not the exact one on the CPU.
+    """
+
+    def __init__(
+        self,
+        runner: LayerRunner,
+        *,
+        widths: tuple[int, ...] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.runner = runner
+        self.widths = widths
+        self._clock = clock
+        self._pass_s: deque[float] = deque(maxlen=_WINDOW)
+        self._passes: deque[int] = deque(maxlen=_WINDOW)
+
+    @classmethod
+    def open(
+        cls, folder: Path, target: Target, *, recent: int | None = RECENT, widths: tuple[int, ...] | None = None
+    ) -> LongSpecDrafter:
+        """The layer in a folder (see `layer.checkpoint`), timed once."""
+        if not isinstance(target, ExactTarget):
+            raise ValueError("longspec drafts for models run by the exact runtime on the CPU: leave out hf: and device")
+        drafter = cls(LayerRunner(target, read_layer(folder), recent=recent), widths=widths)
+        drafter.measure()
+        return drafter
+
+    @property
+    def name(self) -> str:
+        return SOURCE
+
+    @property
+    def wants_features(self) -> int:
+        return self.runner.card.window
+
+    def measure(self) -> None:
+        """Time trees of an empty context, so that the first request knows what one costs."""
+        target = self.runner.target
+        for _ in range(3):
+            state, cache = self.runner.new_state(), target.new_cache()
+            state.append(np.zeros(1, dtype=np.int64), np.zeros((1, target.config.hidden_size), dtype=np.float32))
+            start = self._clock()
+            grown = self.runner.grow(state, cache, self._shape(DraftBudget(16, MOST_LEVELS), floor=0.0))
+            self._record(grown, self._clock() - start)
+
+    # -- the seam --------------------------------------------------------------------------------------------------
+
+    def begin(self, context: Context) -> State:
+        assert isinstance(context.cache, ExactCache)
+        state = _State(self.runner.new_state(), context.cache, Pays())
+        self._append(state.layer, context.tokens, context.features)
+        return state
+
+    def propose(self, state: State, budget: DraftBudget) -> DraftTree:
+        s: _State = state
+        start = self._clock()
+        s.call = None
+        s.pays.costs(budget.cost, budget.plain_s)
+        tree, passes = DraftTree.empty(), 0
+        in_step = s.cache.length == s.layer.length - 1
+        if in_step and (self.widths is not None or s.pays.call()) and s.layer.recall():
+            grown = self.runner.grow(s.layer, s.cache, self._shape(budget, floor=self._floor(budget)))
+            self._record(grown, self._clock() - start)
+            tree, passes = _tree(grown, budget), grown.passes
+        s.asked = self._clock()
+        if passes:
+            s.call = _Call(tree, passes, s.asked - start)
+        return tree
+
+    def call_s(self, state: State, budget: DraftBudget) -> float:
+        """Seconds that `propose` will probably take."""
+        if not self._pass_s:
+            return 0.0
+        return median(self._pass_s) * min(median(self._passes), budget.max_depth)
+
+    def commit(self, state: State, verified: Verified) -> None:
+        s: _State = state
+        assert isinstance(verified.cache, ExactCache)
+        s.cache = verified.cache
+        if len(verified.rows):
+            if s.asked is not None:
+                self._learn(s, verified, self._clock() - s.asked)
+            rows = np.concatenate([np.zeros(1, dtype=np.int64), verified.path + 1])[: len(verified.tokens)]
+            self._append(s.layer, verified.tokens, verified.rows.hidden[rows])
+        else:
+            self._append(s.layer, verified.tokens, verified.features)
+        s.call = s.asked = None
+
+    def truncate(self, state: State, n: int) -> None:
+        s: _State = state
+        s.layer.truncate(n)
+        s.call = s.asked = None
+
+    def fork(self, state: State) -> State:
+        s: _State = state
+        return _State(s.layer.fork(), s.cache, Pays())
+
+    def close(self, state: State) -> None:
+        s: _State = state
+        s.layer, s.cache = LayerState.empty(self.runner.state_shape), self.runner.target.new_cache()
+
+    # -- in step ---------------------------------------------------------------------------------------------------
+
+    def _append(self, layer: LayerState, tokens: npt.NDArray[np.integer], features: FloatArray | None) -> None:
+        """Tokens behind the history. `features` [m]: of the m positions before the last token; that of a token is the
+        one of the position before it, zeros where it is not known."""
+        n = len(tokens)
+        fed = np.zeros((n, self.runner.target.config.hidden_size), dtype=np.float32)
+        if features is not None and len(features):
+            known = min(n, len(features))
+            fed[n - known :] = features[len(features) - known :]
+        at = max(0, n - self.runner.card.window)
+        if at:
+            layer.skip(at)
+        while at < n:
+            if not layer.room():
+                self.runner.take_in(layer)
+            part = slice(at, at + layer.room())
+            layer.append(np.asarray(tokens[part], dtype=np.int64), fed[part])
+            at = part.stop
+
+    # -- a draft ---------------------------------------------------------------------------------------------------
+
+    def _shape(self, budget: DraftBudget, *, floor: float) -> Shape:
+        if self.widths is not None:
+            return Shape(widths=self.widths[: max(1, budget.max_depth)], branch=16, beam=True)
+        levels = min(self.runner.card.depth, budget.max_depth, MOST_LEVELS)
+        children = min(CHILDREN, budget.max_nodes)
+        return Shape(
+            widths=(WIDTH,) * levels,
+            branch=children,
+            beam=False,
+            nodes=budget.max_nodes,
+            least=LEAST,
+            floor=floor,
+        )
+
+    def _floor(self, budget: DraftBudget) -> float:
+        """Probability in all that the nodes of a pass must have: each gives about one candidate as likely as itself
+        was, and an accepted one saves up to a plain step."""
+        if budget.plain_s <= 0 or not self._pass_s:
+            return 0.1
+        return median(self._pass_s) / (0.5 * budget.plain_s)
+
+    def _record(self, grown: Grown, seconds: float) -> None:
+        self._pass_s.append(seconds / grown.passes)
+        self._passes.append(grown.passes)
+
+    def _learn(self, s: _State, verified: Verified, seconds: float) -> None:
+        if s.call is None:
+            if not len(verified.tree):
+                s.pays.plain(seconds)
+            return
+        if any(source != SOURCE for source in verified.tree.sources):
+            return  # beside other drafters' nodes: what the step cost says nothing of this one
+        tree, call = s.call.tree, s.call
+        s.pays.drafted(
+            levels=call.passes,
+            draft_s=call.draft_s,
+            verify_s=seconds,
+            rows=len(verified.tree) + 1,
+            promised=float(tree.score.sum()),
+            agreed=agreed(tree, verified.tokens),
+        )
+
+
+def _tree(grown: Grown, budget: DraftBudget) -> DraftTree:
+    n = len(grown.tokens)
+    source, origin = np.zeros(n, dtype=np.int64), np.full(n, -1, dtype=np.int64)
+    tree = DraftTree(grown.tokens, grown.parents, source, np.minimum(grown.scores, 1), origin, (SOURCE,))
+    return tree.prune(max_nodes=budget.max_nodes, max_depth=budget.max_depth)
+
+
+def agreed(tree: DraftTree, tokens: npt.NDArray[np.integer]) -> int:
+    """Nodes of `tree` on the path that `tokens` take."""
+    node, depth = -1, 0
+    for token in tokens.tolist():
+        child = tree.child(node, token)
+        if child is None:
+            break
+        node, depth = child, depth + 1
+    return depth
