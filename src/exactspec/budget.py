@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from exactspec.draft_names import model_draft
+from exactspec.draft_names import BESIDE, layer_draft, model_draft
 from exactspec.params import Speculation
 from exactspec.tree import DraftTree
 
@@ -280,7 +280,7 @@ def choose_batch(
 
 def make_budget(speculation: Speculation, *, cost: Cost | None = None) -> Budget:
     """A new budget for one request: `none` never drafts, `copyspec` verifies its whole block, `copy` takes the
-    nodes that pay, `recycle` and `auto` are careful as well."""
+    nodes that pay, the others are careful as well."""
     asked = model_draft(speculation.draft)
     if asked is not None and (speculation.draft_length or asked.first == "copyspec"):
         # Published protocols verify whatever is drafted; a model's trees choose for themselves what pays.
@@ -291,5 +291,9 @@ def make_budget(speculation: Speculation, *, cost: Cost | None = None) -> Budget
         case "copyspec":
             return FixedBudget(min(speculation.block, speculation.max_nodes))
         case draft:
-            careful = draft in ("recycle", "auto") or (asked is not None and asked.first == "auto")
+            careful = (
+                draft in ("recycle", BESIDE, "auto")
+                or layer_draft(draft) is not None
+                or (asked is not None and asked.first == "auto")
+            )
             return AdaptiveBudget(speculation.max_nodes, cost=cost, careful=careful)

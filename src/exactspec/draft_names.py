@@ -4,6 +4,10 @@ Besides `DRAFTS`: ``model:NAME`` drafts with another model, NAME being what ``--
 copies where the rule of `copyspec` finds something and asks the model elsewhere; ``auto+model:NAME`` puts the model's
 tree beside those of `auto`, where it is worth its time. ``self`` drafts with the target
 itself: slower than plain decoding, and a check that a drafter in step with its target is never rejected.
+
+``longspec`` drafts with the trained layer that is shipped for the target, ``longspec:FOLDER`` with the one in a folder;
+``copy+recycle+longspec``, with a folder or without, puts its tree beside those of `copy+recycle`, where it is worth its
+time. That is what `auto` does where a layer is shipped.
 """
 
 from __future__ import annotations
@@ -11,13 +15,22 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-DRAFTS = ("none", "copyspec", "copy", "recycle", "auto")
+LAYER = "longspec"
+BESIDE = "copy+recycle"
+DRAFTS = ("none", "copyspec", "copy", "recycle", BESIDE, LAYER, f"{BESIDE}+{LAYER}", "auto")
 """Names that need no second model."""
 
 MODEL_FORMS = ("model:NAME", "copyspec+model:NAME", "auto+model:NAME")
 """How names with a model are shown to people."""
 
+LAYER_FORMS = (f"{LAYER}:FOLDER", f"{BESIDE}+{LAYER}:FOLDER")
+"""How names with a layer's folder are shown to people."""
+
+FORMS = (*DRAFTS, *LAYER_FORMS, *MODEL_FORMS)
+"""All names, as they are shown to people."""
+
 _FORM = re.compile(r"(?:(copyspec|auto)\+)?(?:model:(.+)|self)", re.DOTALL)
+_LAYER_FORM = re.compile(r"(copy\+recycle\+)?longspec(?::(.+))?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +54,49 @@ def model_draft(draft: str) -> ModelDraft | None:
     return None if match is None else ModelDraft(match[2] or "", match[1] or "")
 
 
+@dataclass(frozen=True, slots=True)
+class LayerDraft:
+    """A name with a trained layer in it. `folder`: "" for the shipped one. `beside`: of what `copy+recycle` drafts."""
+
+    folder: str
+    beside: bool
+
+    @property
+    def layer(self) -> str:
+        """What the layer is called among an engine's models."""
+        return f"{LAYER}:{self.folder}" if self.folder else LAYER
+
+
+def layer_draft(draft: str) -> LayerDraft | None:
+    """The parts of a name with a trained layer in it; None for any other.
+
+    >>> layer_draft("copy+recycle+longspec:out/layer")
+    LayerDraft(folder='out/layer', beside=True)
+    >>> layer_draft("recycle") is None
+    True
+    """
+    match = _LAYER_FORM.fullmatch(draft)
+    return None if match is None else LayerDraft(match[2] or "", match[1] is not None)
+
+
 def check_draft(draft: object) -> None:
     """Raises ValueError unless `draft` is a name of a way to draft."""
-    if not isinstance(draft, str) or (draft not in DRAFTS and model_draft(draft) is None):
-        raise ValueError(f"draft must be one of {', '.join((*DRAFTS, *MODEL_FORMS))}, got {draft!r}")
+    if not isinstance(draft, str) or not (draft in DRAFTS or model_draft(draft) or layer_draft(draft)):
+        raise ValueError(f"draft must be one of {', '.join(FORMS)}, got {draft!r}")
 
 
 def models_of(*drafts: object) -> tuple[str, ...]:
-    """The models that these names need opened, each once; the target itself is open anyway."""
-    found = (model_draft(draft) for draft in drafts if isinstance(draft, str))
-    return tuple(dict.fromkeys(one.model for one in found if one is not None and one.model))
+    """The models and layers that these names need opened, each once; the target itself is open anyway.
+
+    >>> models_of("auto+model:a", "longspec:b", "copy", "model:a")
+    ('a', 'longspec:b')
+    """
+    found: dict[str, None] = {}
+    for draft in drafts:
+        if not isinstance(draft, str):
+            continue
+        if (layer := layer_draft(draft)) is not None:
+            found[layer.layer] = None
+        elif (one := model_draft(draft)) is not None and one.model:
+            found[one.model] = None
+    return tuple(found)

@@ -77,9 +77,7 @@ class Drafting:
             self._state = self._guard("begin", lambda: drafter.begin(context), None)
             self._begun = True
 
-    def resume(
-        self, keep: int, tokens: Sequence[int], cache: Cache, features: FloatArray | None = None
-    ) -> None:
+    def resume(self, keep: int, tokens: Sequence[int], cache: Cache, features: FloatArray | None = None) -> None:
         """The next request of a session: forget all but the first `keep` tokens, then take in `tokens`, the rest of
         its prompt (as a commit with an empty tree and no rows). The budget starts afresh."""
         self._budget = make_budget(self.speculation, cost=self._cost)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, overload
 
 from exactspec.budget import Cost
 from exactspec.draft_names import models_of
-from exactspec.drafters import make_drafter
+from exactspec.drafters import Models, make_drafter
 from exactspec.drafters.base import Drafter
 from exactspec.drafters.model import ModelDrafter
 from exactspec.drafters.store import Stores
@@ -36,7 +36,7 @@ class Engine:
     is "auto" by default. `speculation`: the other drafting options. `prefill_chunk`: prompt rows in one forward; a
     request can be cancelled between chunks. `cost`: of the target's rows, for the budget of drafts (None: the built-in
     table; `from_pretrained` measures it once a machine). `draft_models`: models to draft with, by the names that
-    ``model:NAME`` gives them. None of them can change a token.
+    ``model:NAME`` gives them, and layers by theirs. None of them can change a token.
     Raises ValueError on an unknown draft, a drafter without the methods of one, a target whose cache cannot be
     rewound, or a chunk below 1.
 
@@ -53,7 +53,7 @@ class Engine:
         speculation: Speculation | None = None,
         prefill_chunk: int = PREFILL_CHUNK,
         cost: Cost | None = None,
-        draft_models: Mapping[str, ModelDrafter] | None = None,
+        draft_models: Models | None = None,
     ) -> None:
         if prefill_chunk < 1:
             raise ValueError(f"prefill_chunk must be >= 1, got {prefill_chunk}")
@@ -70,7 +70,7 @@ class Engine:
         self.cost = cost
         self.grammars = Grammars(tokenizer, vocab_size=target.vocab_size)
         self._stores = Stores()
-        self._models = {"": ModelDrafter(target, tokenizer, cost=cost), **(draft_models or {})}
+        self._models: Models = {"": ModelDrafter(target, tokenizer, cost=cost), **(draft_models or {})}
         make_drafter(self.speculation, models=self._models)  # a model that is not there is missed now
         self._turns = Turns()
 
@@ -96,8 +96,8 @@ class Engine:
         what the model states. `cache_dtype`: of keys and values, "bfloat16", "float32" or "int8". `device`: "cpu"
         (None), or "cuda" or "cuda:N" for a GPU, where keys and values are float32 (docs/gpu.md). `dtype` ("float32",
         "bfloat16"): for ``hf:`` models alone. `draft_models`: further models to draft with, by name (that of a `draft`
-        ``model:NAME`` is opened anyway), with the same options. `progress`: called with a line of text for each slow
-        part.
+        ``model:NAME`` is opened anyway), with the same options, and layers (``longspec:FOLDER``). `progress`: called
+        with a line of text for each slow part.
         Raises ValueError if the model or the device cannot be used or, with the figures, if memory is too small.
         """
         from exactspec.drafters.compiling import prepare

@@ -6,12 +6,15 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
 from exactspec.budget import Cost
+from exactspec.draft_names import LAYER, layer_draft
+from exactspec.drafters.layers import OpenLayer, shipped_layer
 from exactspec.drafters.model import ModelDrafter
 from exactspec.target.base import Segment, Target, Want
 from exactspec.target.cache_types import DEFAULT_CACHE_DTYPE
@@ -41,15 +44,20 @@ class Options:
     progress: Tell | None = None
 
 
-def open_models(name: str, drafting: Sequence[str], options: Options) -> tuple[Opened, dict[str, ModelDrafter]]:
-    """The target, and a drafter by name for each of `drafting` (the target's own name is the target itself).
+def open_models(
+    name: str, drafting: Sequence[str], options: Options
+) -> tuple[Opened, dict[str, ModelDrafter | OpenLayer]]:
+    """The target, and a drafter by name for each of `drafting` (the target's own name is the target itself;
+    ``longspec`` and ``longspec:FOLDER`` are layers). A layer that is shipped for the target is there in any case, and
+    read when it is first wanted.
 
     Nothing is loaded before it is known that all fit into memory together. Raises ValueError, one line.
     """
     from exactspec.target.load import HF_PREFIX
     from exactspec.target.named import NAMED_MODELS
 
-    others = [other for other in dict.fromkeys(drafting) if other != name]
+    layers = [other for other in dict.fromkeys(drafting) if layer_draft(other) is not None]
+    others = [other for other in dict.fromkeys(drafting) if other != name and other not in layers]
     if options.dtype is not None and not any(one.startswith(HF_PREFIX) for one in (name, *others)):
         raise ValueError(f"dtype is for models run through transformers: hf:{name}")
     for one in (name, *others):
@@ -65,7 +73,10 @@ def open_models(name: str, drafting: Sequence[str], options: Options) -> tuple[O
                 within = replace(options, context=plan.context)  # a draft model needs no longer context than the target
         target = plans[0].load()
         loaded = {other: plan.load() for other, plan in zip(others, plans[1:], strict=True)}
-        drafters = {other: _drafter(other, model, target, options.progress) for other, model in loaded.items()}
+        drafters: dict[str, ModelDrafter | OpenLayer] = {
+            other: _drafter(other, model, target, options.progress) for other, model in loaded.items()
+        }
+    drafters |= open_layers(layers, target.target, options.progress)
     if name in drafting:
         drafters[name] = ModelDrafter(target.target, target.tokenizer, cost=target.cost)
     return target, drafters
@@ -134,6 +145,24 @@ def _exact_plan(name: str, options: Options, files: ExitStack, others: Sequence[
         return Opened(target, model.tokenizer, kept_cost(target, threads=target.threads, progress=progress))
 
     return _Plan(load, need.total, longest)
+
+
+def open_layers(names: Sequence[str], target: Target, progress: Tell | None) -> dict[str, OpenLayer]:
+    """Those named, opened, and the one that is shipped for the target, if any. Raises ValueError, one line."""
+    found: dict[str, OpenLayer] = {}
+    for name in dict.fromkeys((LAYER, *names)):
+        asked = layer_draft(name)
+        assert asked is not None
+        try:
+            folder = Path(asked.folder) if asked.folder else shipped_layer(target)
+        except ValueError:
+            if name in names:
+                raise
+            continue
+        found[name] = OpenLayer(folder, target, progress=progress)
+        if name in names:
+            found[name].drafter()
+    return found
 
 
 def _drafter(name: str, model: Opened, target: Opened, progress: Tell | None) -> ModelDrafter:

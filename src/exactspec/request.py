@@ -160,7 +160,9 @@ class Request:
         """The forward of `prompt_segment` is done."""
         assert self._open is not None
         if not self._begun:
-            self._features.add(self.cache.length, rows.hidden, most=self.drafting.wants_features, end=self.prompt_tokens)
+            self._features.add(
+                self.cache.length, rows.hidden, most=self.drafting.wants_features, end=self.prompt_tokens
+            )
         self.cache.keep(range(self._open.prompt))
         self._prefill_s += perf_counter() - self._open.start
         self._open = None

@@ -14,7 +14,7 @@ from exactspec.bench.runner import Contest, plain_answer
 from exactspec.bench.simulate import Answer, Replayed, compare
 from exactspec.bench.store import Line
 from exactspec.budget import Cost, CostModel
-from exactspec.draft_names import model_draft
+from exactspec.draft_names import layer_draft, model_draft
 from exactspec.params import Speculation
 
 GOLD, OWN = "gold", "own"
@@ -72,7 +72,7 @@ def replayable(arms: Sequence[Arm]) -> dict[str, Speculation]:
     """The arms' modes by name. Raises ValueError on one that needs a model or another engine."""
     modes: dict[str, Speculation] = {}
     for arm in arms:
-        if arm.speculation is None or model_draft(arm.speculation.draft) is not None:
+        if arm.speculation is None or any(ask(arm.speculation.draft) for ask in (model_draft, layer_draft)):
             raise ValueError(f"{arm.name} cannot be replayed without a model: leave it out")
         modes[arm.name] = arm.speculation
     return modes

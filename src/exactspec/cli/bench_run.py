@@ -34,7 +34,7 @@ from exactspec.cli.bench_common import (
     token_count,
 )
 from exactspec.cli.services import CliError, Services
-from exactspec.draft_names import DRAFTS, MODEL_FORMS, models_of
+from exactspec.draft_names import FORMS, models_of
 from exactspec.target.named import DEFAULT_MODEL
 
 _WORKLOADS = "no_copy,false_friend,code_edit"
@@ -68,7 +68,7 @@ def run(
         str,
         typer.Option(
             metavar="LIST",
-            help=f"plain, draft modes ({', '.join((*DRAFTS, *MODEL_FORMS))}), with options as in copyspec@gamma=5, "
+            help=f"plain, draft modes ({', '.join(FORMS)}), with options as in copyspec@gamma=5, "
             f"{', '.join(PEER_ARMS)}; the first is the baseline.",
         ),
     ] = "none,copy,auto",

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from exactspec.cli.services import CliError, EngineLike, Services
-from exactspec.draft_names import DRAFTS, MODEL_FORMS
+from exactspec.draft_names import FORMS
 from exactspec.params import SamplingParams, Speculation
 from exactspec.target.cache_types import CACHE_TYPES
 
@@ -24,7 +24,7 @@ Model = Annotated[
 ]
 Draft = Annotated[
     str,
-    typer.Option("--draft", metavar="|".join((*DRAFTS, *MODEL_FORMS)), help="How to draft. Never changes the answer."),
+    typer.Option("--draft", metavar="|".join(FORMS), help="How to draft. Never changes the answer."),
 ]
 DraftLength = Annotated[
     int,

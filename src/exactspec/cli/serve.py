@@ -8,7 +8,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from exactspec.cli.services import CliError, Services
-from exactspec.draft_names import DRAFTS, MODEL_FORMS
+from exactspec.draft_names import FORMS
 from exactspec.params import Speculation
 from exactspec.target.cache_types import CACHE_TYPES, DEFAULT_CACHE_DTYPE
 from exactspec.target.named import DEFAULT_MODEL
@@ -45,9 +45,7 @@ def serve(
     cors_origin: Annotated[
         list[str] | None, _option("cors-origin", "URL", "Let web pages of this origin call; repeatable.")
     ] = None,
-    draft: Annotated[
-        str, _option("draft", "|".join((*DRAFTS, *MODEL_FORMS)), "How to draft. Never changes an answer.")
-    ] = "auto",
+    draft: Annotated[str, _option("draft", "|".join(FORMS), "How to draft. Never changes an answer.")] = "auto",
     draft_model: Annotated[
         list[str] | None,
         _option("draft-model", "NAME", "Open this model, too, for requests that draft with it; repeatable."),

@@ -11,8 +11,11 @@ import typer
 from exactspec.budget import Cost
 from exactspec.cli.options import load_engine
 from exactspec.cli.services import CliError, Services
-from exactspec.params import DRAFTS, Speculation
+from exactspec.draft_names import DRAFTS, layer_draft
+from exactspec.params import Speculation
 from exactspec.target.cache_types import DEFAULT_CACHE_DTYPE
+
+_DRAFTS = tuple(draft for draft in DRAFTS if layer_draft(draft) is None)  # a layer reads what a model computes
 
 
 def simulate(
@@ -21,7 +24,7 @@ def simulate(
         Path, typer.Argument(metavar="LOG.jsonl", help="Stored answers: generate --log, bench gold, or your own.")
     ],
     draft: Annotated[
-        str, typer.Option("--draft", metavar="LIST", help=f"Draft modes, of {', '.join(DRAFTS)}.")
+        str, typer.Option("--draft", metavar="LIST", help=f"Draft modes, of {', '.join(_DRAFTS)}.")
     ] = "copyspec,copy,auto",
     max_nodes: Annotated[int, typer.Option("--max-nodes", metavar="N", help="Most drafted tokens of a step.")] = 48,
     equal_rows: Annotated[
@@ -46,8 +49,8 @@ def simulate(
     services: Services = context.obj
     modes = [word.strip() for word in draft.split(",")]
     for mode in modes:
-        if mode not in DRAFTS:
-            raise CliError(f"--draft: {mode!r} is none of {', '.join(DRAFTS)}")
+        if mode not in _DRAFTS:
+            raise CliError(f"--draft: {mode!r} is none of {', '.join(_DRAFTS)}")
     if len(set(modes)) != len(modes):
         raise CliError(f"--draft names one twice: {draft}")
     chosen = {mode: Speculation(draft=mode, max_nodes=max_nodes) for mode in modes}

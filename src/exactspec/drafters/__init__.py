@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeAlias
 
-from exactspec.draft_names import ModelDraft, model_draft
+from exactspec.draft_names import BESIDE, LAYER, ModelDraft, layer_draft, model_draft
 from exactspec.drafters.base import Drafter
 from exactspec.drafters.copy import CopyDrafter
 from exactspec.drafters.copyspec import CopySpecDrafter
 from exactspec.drafters.first_of import FirstOf
+from exactspec.drafters.layers import OpenLayer
 from exactspec.drafters.model import ModelDrafter
 from exactspec.drafters.recycle import RecycleDrafter
 from exactspec.drafters.store import Stores
@@ -26,18 +28,35 @@ __all__ = [
 ]
 
 
+Models: TypeAlias = Mapping[str, ModelDrafter | OpenLayer]
+
+
 def make_drafter(
-    speculation: Speculation, *, stores: Stores | None = None, models: Mapping[str, ModelDrafter] | None = None
+    speculation: Speculation, *, stores: Stores | None = None, models: Models | None = None
 ) -> Drafter | None:
     """A new drafter for `speculation.draft`; None where nothing is drafted. It may serve any number of requests.
 
     `stores`: where `speculation.store` is kept; None: nothing is shared. `models`: by the names that ``model:NAME``
-    gives them ("": the target itself). Raises ValueError for a model that is not among them.
+    gives them ("": the target itself), and layers by theirs ("longspec": the shipped one). Raises ValueError for one
+    that is not among them.
 
-    `auto` is all that costs next to nothing: what `copy` and `recycle` propose, as one tree.
+    `auto` is what `copy` and `recycle` propose, which costs next to nothing, as one tree; and beside it, where it is
+    worth its time, that of the shipped layer, if there is one.
     """
+    models = models or {}
     if (asked := model_draft(speculation.draft)) is not None:
-        return _with_model(asked, speculation, stores, models or {})
+        return _with_model(asked, speculation, stores, models)
+    if (layer := layer_draft(speculation.draft)) is not None:
+        found = models.get(layer.layer)
+        if not isinstance(found, OpenLayer):
+            what = f"the layer in {layer.folder}" if layer.folder else "a layer that is shipped for the model"
+            raise ValueError(
+                f"draft {speculation.draft!r} needs {what}, which is not open: name it when the engine is made "
+                "(draft or draft_models)"
+            )
+        if not layer.beside:
+            return found.drafter()
+        return UnionDrafter((_copy(speculation, stores),), RecycleDrafter(), costly=(found.drafter(),))
     match speculation.draft:
         case "none":
             return None
@@ -46,11 +65,18 @@ def make_drafter(
         case "copy":
             return _copy(speculation, stores)
         case "auto":
+            return UnionDrafter((_copy(speculation, stores),), RecycleDrafter(), costly=_shipped(models))
+        case str(draft) if draft == BESIDE:
             return UnionDrafter((_copy(speculation, stores),), RecycleDrafter())
         case "recycle":
             return RecycleDrafter()
         case other:
             raise ValueError(f"no drafter is called {other!r}")
+
+
+def _shipped(models: Models) -> tuple[Drafter, ...]:
+    found = models.get(LAYER)
+    return (found.drafter(),) if isinstance(found, OpenLayer) else ()
 
 
 def _copy(speculation: Speculation, stores: Stores | None) -> CopyDrafter:
@@ -60,11 +86,9 @@ def _copy(speculation: Speculation, stores: Stores | None) -> CopyDrafter:
     return CopyDrafter(min_match=speculation.min_match, store=store)
 
 
-def _with_model(
-    asked: ModelDraft, speculation: Speculation, stores: Stores | None, models: Mapping[str, ModelDrafter]
-) -> Drafter:
+def _with_model(asked: ModelDraft, speculation: Speculation, stores: Stores | None, models: Models) -> Drafter:
     model = models.get(asked.model)
-    if model is None:
+    if not isinstance(model, ModelDrafter):
         raise ValueError(
             f"draft {speculation.draft!r} needs the model {asked.model!r}, which is not open: "
             "name it when the engine is made (draft or draft_models)"
@@ -73,5 +97,5 @@ def _with_model(
     if not asked.first:
         return drafter
     if asked.first == "auto":
-        return UnionDrafter((_copy(speculation, stores),), RecycleDrafter(), costly=(drafter,))
+        return UnionDrafter((_copy(speculation, stores),), RecycleDrafter(), costly=(*_shipped(models), drafter))
     return FirstOf((CopySpecDrafter(gamma=speculation.gamma, block=speculation.block), drafter))

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+from exactspec.draft_names import BESIDE
 from exactspec.target.home import default_home
 from exactspec.target.kernels.kept import kept
 
@@ -47,7 +48,7 @@ def prepare(draft: str, progress: Callable[[str], None] | None = None) -> None:
     from exactspec.drafters.copying import load as copying
     from exactspec.drafters.recycling import load as recycling
 
-    everything = draft.partition("+")[0] == "auto"
+    everything = draft.partition("+")[0] == "auto" or draft.startswith(BESIDE)
     if everything or draft == "copy":
         copying.prepare(progress)
     if everything or draft == "recycle":

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from exactspec.drafters.base import Context, DraftBudget, State, Verified
 from exactspec.drafters.layer.checkpoint import read_layer
 from exactspec.drafters.layer.kernels.frame import MOST_LEVELS
+from exactspec.drafters.layer.kernels.load import prepare
 from exactspec.drafters.layer.runner import Grown, LayerRunner, Shape
 from exactspec.drafters.layer.state import LayerState
 from exactspec.drafters.pays import Pays
@@ -84,12 +85,21 @@ class LongSpecDrafter:
 
     @classmethod
     def open(
-        cls, folder: Path, target: Target, *, recent: int | None = RECENT, widths: tuple[int, ...] | None = None
+        cls,
+        folder: Path,
+        target: Target,
+        *,
+        recent: int | None = RECENT,
+        widths: tuple[int, ...] | None = None,
+        progress: Callable[[str], None] | None = None,
     ) -> LongSpecDrafter:
-        """The layer in a folder (see `layer.checkpoint`), timed once."""
+        """The layer in a folder (see `layer.checkpoint`), timed once. ValueError, one line, if it cannot be used."""
         if not isinstance(target, ExactTarget):
             raise ValueError("longspec drafts for models run by the exact runtime on the CPU: leave out hf: and device")
-        drafter = cls(LayerRunner(target, read_layer(folder), recent=recent), widths=widths)
+        layer = read_layer(folder)
+        layer.card.check_target(target.config, target.sha256)
+        prepare(target.cpu.instruction_set, progress)
+        drafter = cls(LayerRunner(target, layer, recent=recent), widths=widths)
         drafter.measure()
         return drafter
 
@@ -99,7 +109,7 @@ class LongSpecDrafter:
 
     @property
     def wants_features(self) -> int:
-        return self.runner.card.window
+        return self.runner.state_shape.ring
 
     def measure(self) -> None:
         """Time trees of an empty context, so that the first request knows what one costs."""
@@ -177,7 +187,7 @@ class LongSpecDrafter:
         if features is not None and len(features):
             known = min(n, len(features))
             fed[n - known :] = features[len(features) - known :]
-        at = max(0, n - self.runner.card.window)
+        at = max(0, n - layer.shape.ring)  # more than the window: a later cut may need what lies before it
         if at:
             layer.skip(at)
         while at < n:

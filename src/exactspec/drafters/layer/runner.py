@@ -20,6 +20,7 @@ from exactspec.target.cache import ExactCache, PageShape
 from exactspec.target.cache_types import cache_type
 from exactspec.target.exact import ExactTarget
 from exactspec.target.kernels.pages import CHUNK
+from exactspec.target.kernels.products import UNIT
 from exactspec.target.pack import padded
 from exactspec.target.precision import NARROW_GROUP, WIDE_GROUP
 from exactspec.target.scratch import Scratch
@@ -119,7 +120,9 @@ class LayerRunner:
             f["least"], f["floor"] = shape.least, shape.floor
             self._see(cache)
             self._run()
-            nodes, passes = (int(self._scratch.flat("state", np.int64, 0)[i]) for i in (fields.S_NODES, fields.S_PASSES))
+            nodes, passes = (
+                int(self._scratch.flat("state", np.int64, 0)[i]) for i in (fields.S_NODES, fields.S_PASSES)
+            )
             tokens, parents = (self._scratch.flat(x, np.int64, 0)[:nodes].copy() for x in ("node_token", "node_parent"))
             scores = self._scratch.flat("node_score", np.float32, 0)[:nodes].copy()
         state.taken()
@@ -153,7 +156,7 @@ class LayerRunner:
         table = self._scratch.flat("cross", np.int64, 3 * len(seen))
         f["cross"] = self._scratch.address("cross", np.int64, 3 * len(seen))
         rows = table[: 3 * len(seen)].reshape(-1, 3)
-        rows[:] = seen
+        rows[:] = np.array(seen, dtype=np.int64).reshape(-1, 3)
         inside = (self.target.config.num_layers - 1) * self.target.page_shape.layer_bytes
         rows[:, 0] = cache.addresses[rows[:, 0]] + inside
         f["cross_count"] = len(seen)
@@ -171,6 +174,7 @@ class LayerRunner:
         groups = -(-widest // NARROW_GROUP)
         heads, pad = max(s.heads, s.cross_heads), max(sizes.head_pad, its.head_pad)
         spans = max(SPANS, -(-(self.state_shape.chunks) // OWN_SPAN) + 1)
+        head_units = padded(padded(s.head, UNIT) // UNIT, 16)
         private = max(1 << 16, rows * 128, 4 * pad * (8 + 6) + 4 * 6 * (CHUNK + 32) + 4 * CHUNK)
         values: dict[str, Any] = {
             "width": config.hidden_size,
@@ -189,6 +193,7 @@ class LayerRunner:
             "inner_pad": sizes.inner_pad,
             "head_ids": self.packed.head_ids.ctypes.data,
             "head_count": s.head,
+            "head_units": head_units,
             "embed": target.packed.embed.stored.ctypes.data,
             "embed_scale": target.packed.embed.scale.ctypes.data,
             "ring": self.state_shape.ring,
@@ -211,7 +216,7 @@ class LayerRunner:
         values |= {name: norm.ctypes.data for name, norm in self.packed.norms.items()}
         f32, i64, wide = np.float32, np.int64, rows * sizes.width_pad
         buffers: dict[str, tuple[Any, int]] = {
-            **{name: (f32, wide) for name in ("x", "fed", "added", "normed", "out")},
+            **dict.fromkeys(("x", "fed", "added", "normed", "out"), (f32, wide)),
             "root_fed": (f32, sizes.width_pad),
             "activations": (np.int8, rows * 2 * widest),
             "scale": (f32, rows * groups),
@@ -222,10 +227,11 @@ class LayerRunner:
             "partials": (f32, fields.MOST_WIDTH * heads * spans * (RECORD_HEAD + pad)),
             "best": (f32, threads * fields.MOST_WIDTH * fields.MOST_BRANCH),
             "best_at": (i64, threads * fields.MOST_WIDTH * fields.MOST_BRANCH),
-            "mass": (f32, threads * fields.MOST_WIDTH * 2),
+            "peaks": (f32, fields.MOST_WIDTH * head_units),
+            "sums": (f32, fields.MOST_WIDTH * head_units),
             "private": (np.uint8, threads * private),
             **{f"row_{name}": (i64, rows) for name in ("token", "position", "slot", "node", "above", "depth")},
-            **{name: (i64, rows * (fields.MOST_LEVELS + 1)) for name in ("path", "path_before")},
+            **dict.fromkeys(("path", "path_before"), (i64, rows * (fields.MOST_LEVELS + 1))),
             "state": (i64, fields.STATE),
             "node_token": (i64, fields.NODES),
             "node_parent": (i64, fields.NODES),

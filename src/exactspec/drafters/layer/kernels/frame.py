@@ -84,7 +84,9 @@ LAYER_FIELDS = (
     "partials",  # float32: what spans of an attention gave, see attend
     "best",  # float32 [threads, rows, branch]: scores of a row's best ids, in powers of two
     "best_at",  # int64 likewise: places in the trimmed head
-    "mass",  # float32 [threads, rows, 2]: maximum and sum of all
+    "peaks",  # float32 [rows, head_units]: the largest score of each unit of the head, in powers of two
+    "sums",  # float32 [rows, head_units]: sum of its powers, relative to that
+    "head_units",  # units of the head, padded to 16
     "private",
     "private_bytes",
     "row_token",  # int64 [rows]

@@ -24,16 +24,9 @@ PATH_BYTES = 8 * (MOST_LEVELS + 1)
 
 @njit(nogil=True, error_model="numpy")
 def merge_lists(f, rows, threads):
-    """All threads' best ids of each row, and its maximum and sum, become the first thread's."""
+    """All threads' best ids of each row become the first thread's."""
     for other in range(1, threads):
         for r in range(rows):
-            mine, its = f.mass + 8 * r, f.mass + 8 * (other * rows + r)
-            most = max(v.load_f32(mine), v.load_f32(its))
-            a = v.first_lane(v.weight(v.splat(np.float32(v.load_f32(mine) - most))))
-            b = v.first_lane(v.weight(v.splat(np.float32(v.load_f32(its) - most))))
-            total = np.float32(v.load_f32(mine + 4) * a + v.load_f32(its + 4) * b)
-            v.store_f32(mine, most)
-            v.store_f32(mine + 4, total)
             for i in range(f.branch):
                 at = (other * rows + r) * f.branch + i
                 place = v.load_i64s(f.best_at + 8 * at)
@@ -43,13 +36,23 @@ def merge_lists(f, rows, threads):
 
 
 @njit(nogil=True, error_model="numpy")
-def share(f, r, i):
-    """Probability of a row's i-th best id."""
-    value = v.load_f32(f.best + 4 * (r * f.branch + i))
-    if value <= LOWEST:
-        return np.float32(0)
-    return np.float32(v.first_lane(v.weight(v.splat(np.float32(value - v.load_f32(f.mass + 8 * r)))))
-                      / v.load_f32(f.mass + 8 * r + 4))
+def most_and_mass(f, r):
+    """The largest score of a row, and the sum of all powers relative to it."""
+    peaks, sums = f.peaks + 4 * r * f.head_units, f.sums + 4 * r * f.head_units
+    top = v.splat(LOWEST)
+    for k in range(0, f.head_units, 16):
+        top = v.maximum(v.load(peaks + 4 * k), top)
+    most = v.max_lanes(top)
+    total = v.splat(np.float32(0))
+    for k in range(0, f.head_units, 16):
+        total = v.fma(v.load(sums + 4 * k), v.weight(v.sub(v.load(peaks + 4 * k), v.splat(most))), total)
+    return most, np.float32(v.sum_lanes(total))
+
+
+@njit(nogil=True, error_model="numpy")
+def share(value, most, mass):
+    """Probability of a score."""
+    return np.float32(v.first_lane(v.weight(v.splat(np.float32(value - most)))) / mass)
 
 
 @njit(nogil=True, error_model="numpy")
@@ -59,10 +62,14 @@ def add_children(f, rows, least):
     for r in range(rows):
         parent = v.load_i64s(f.row_node + 8 * r)
         above = v.load_f32(f.node_score + 4 * parent) if parent >= 0 else np.float32(1)
+        most, mass = most_and_mass(f, r)
         for i in range(f.branch):
-            score = np.float32(above * share(f, r, i))
-            place = v.load_i64s(f.best_at + 8 * (r * f.branch + i))
-            if score <= least or nodes >= NODES or place >= f.head_count:
+            at = r * f.branch + i
+            place = v.load_i64s(f.best_at + 8 * at)
+            if nodes >= NODES or place >= f.head_count:
+                break
+            score = np.float32(above * share(v.load_f32(f.best + 4 * at), most, mass))
+            if score <= least:
                 break
             v.store_i64s(f.node_token + 8 * nodes, v.load_i64s(f.head_ids + 8 * place))
             v.store_i64s(f.node_parent + 8 * nodes, parent)

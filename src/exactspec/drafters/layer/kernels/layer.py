@@ -159,13 +159,17 @@ def gate_unit(isa, f, rows, unit, out):
 
 
 @njit(nogil=True, error_model="numpy")
-def head_unit(isa, f, rows, unit, out, best, best_at, mass):
-    """32 ids of the trimmed head: the thread's best of each row, and the maximum and sum of all powers so far."""
+def head_unit(isa, f, rows, unit, out, best, best_at):
+    """32 ids of the trimmed head: the thread's best of each row, and the unit's part of the softmax, which is kept apart
+    so that a probability does not depend on who computed what."""
     unit_product(isa, f, f.head, f.width_pad, 0, unit, rows, out)
     ws = f.head_scale + 4 * UNIT * unit
     branch = f.branch
     for r in range(rows):
         values, places = best + 4 * r * branch, best_at + 8 * r * branch
+        cell = 4 * (r * f.head_units + unit)
+        v.store_f32(f.peaks + cell, LOWEST)
+        v.store_f32(f.sums + cell, np.float32(0))
         for half in range(2):
             place = UNIT * unit + 16 * half
             if place >= f.head_count:
@@ -175,13 +179,13 @@ def head_unit(isa, f, rows, unit, out, best, best_at, mass):
             if place + 16 > f.head_count:
                 y = v.mask_tail(y, f.head_count - place, LOWEST)
             most = v.max_lanes(y)
-            before = v.load_f32(mass + 8 * r)
+            before = v.load_f32(f.peaks + cell)
             if before > most:
                 most = before
             kept = v.first_lane(v.weight(v.splat(np.float32(before - most))))
-            total = np.float32(v.load_f32(mass + 8 * r + 4) * kept)
-            v.store_f32(mass + 8 * r, most)
-            v.store_f32(mass + 8 * r + 4, np.float32(total + v.sum_lanes(v.weight(v.sub(y, v.splat(most))))))
+            total = np.float32(v.load_f32(f.sums + cell) * kept)
+            v.store_f32(f.peaks + cell, most)
+            v.store_f32(f.sums + cell, np.float32(total + v.sum_lanes(v.weight(v.sub(y, v.splat(most))))))
             if v.max_lanes(y) >= v.load_f32(values + 4 * (branch - 1)):
                 v.store(at, y)
                 for lane in range(min(16, f.head_count - place)):
@@ -254,19 +258,18 @@ def draft_pass(isa, f, rows, tree, threads, thread):
         out = f.out + 4 * r * f.width_pad
         norm_row(f.added + 4 * r * f.width_pad, f.final_norm, f.width, f.width_pad, f.eps, out)
         quantise(isa, f, r, out, f.width_pad)
+        last = 4 * ((r + 1) * f.head_units - 16)  # what lies behind the units weighs nothing
+        v.store(f.peaks + last, v.splat(LOWEST))
+        v.store(f.sums + last, v.splat(np.float32(0)))
     best, best_at = f.best + 4 * thread * rows * f.branch, f.best_at + 8 * thread * rows * f.branch
-    mass = f.mass + 8 * thread * rows
     for i in range(rows * f.branch):
         v.store_f32(best + 4 * i, LOWEST)
         v.store_i64s(best_at + 8 * i, f.head_count)
-    for r in range(rows):
-        v.store_f32(mass + 8 * r, LOWEST)
-        v.store_f32(mass + 8 * r + 4, np.float32(0))
     meet(f, threads, thread)
     units = (f.head_count + UNIT - 1) // UNIT
     unit = next_unit(f.team, 0, units, threads, thread)
     while unit >= 0:
-        head_unit(isa, f, rows, unit, private, best, best_at, mass)
+        head_unit(isa, f, rows, unit, private, best, best_at)
         unit = next_unit(f.team, 0, units, threads, thread)
     barrier(f.team, threads)
 
