@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, overload
 
 from exactspec.budget import Cost
-from exactspec.draft_names import models_of
+from exactspec.draft_names import DRAFTS, layer_draft, models_of
 from exactspec.drafters import Models, make_drafter
 from exactspec.drafters.base import Drafter
 from exactspec.drafters.model import ModelDrafter
@@ -127,6 +127,12 @@ class Engine:
     def identity(self) -> str:
         """What equal bits are promised for."""
         return self.target.identity
+
+    @property
+    def drafts(self) -> tuple[str, ...]:
+        """Ways to draft that can be asked for by name: of `DRAFTS` those whose layer is there."""
+        asked = ((draft, layer_draft(draft)) for draft in DRAFTS)
+        return tuple(draft for draft, layer in asked if layer is None or layer.layer in self._models)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The ids that one prompt stands for. Raises ValueError if it cannot be served."""

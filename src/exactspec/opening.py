@@ -14,7 +14,8 @@ import numpy as np
 
 from exactspec.budget import Cost
 from exactspec.draft_names import LAYER, layer_draft
-from exactspec.drafters.layers import OpenLayer, shipped_layer
+from exactspec.drafters.layer.shipped import shipped_layer
+from exactspec.drafters.layers import OpenLayer
 from exactspec.drafters.model import ModelDrafter
 from exactspec.target.base import Segment, Target, Want
 from exactspec.target.cache_types import DEFAULT_CACHE_DTYPE
@@ -154,7 +155,7 @@ def open_layers(names: Sequence[str], target: Target, progress: Tell | None) -> 
         asked = layer_draft(name)
         assert asked is not None
         try:
-            folder = Path(asked.folder) if asked.folder else shipped_layer(target)
+            folder = Path(asked.folder) if asked.folder else shipped_layer(_weights_hash(target))
         except ValueError:
             if name in names:
                 raise
@@ -163,6 +164,14 @@ def open_layers(names: Sequence[str], target: Target, progress: Tell | None) -> 
         if name in names:
             found[name].drafter()
     return found
+
+
+def _weights_hash(target: Target) -> str:
+    from exactspec.target.exact import ExactTarget
+
+    if not isinstance(target, ExactTarget):
+        raise ValueError("longspec drafts for models run by the exact runtime on the CPU: leave out hf: and device")
+    return target.sha256
 
 
 def _drafter(name: str, model: Opened, target: Opened, progress: Tell | None) -> ModelDrafter:

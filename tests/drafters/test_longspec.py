@@ -3,39 +3,26 @@ way of the target."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from scripted import IdTokenizer
-from tiny_layer import random_layer, tiny_card
-from tiny_weights import RandomWeights
+from tiny_drafts import SOURCE, TOKENIZER, VOCAB, FromScratch, begun, drafter_of, paths, plain_text, read, same
+from tiny_layer import random_layer
 
-from exactspec.draft_names import models_of
-from exactspec.drafters import make_drafter
-from exactspec.drafters.base import Context, DraftBudget, State, Verified
-from exactspec.drafters.layer.checkpoint import write_layer
+from exactspec.drafters.base import DraftBudget, State, Verified
+from exactspec.drafters.layer.footprint import state_bytes, weight_bytes
 from exactspec.drafters.layer.kernels.frame import MOST_ROWS
 from exactspec.drafters.layer.reference import Keys, ReferenceLayer
 from exactspec.drafters.layer.reference_drafter import ReferenceDrafter
-from exactspec.drafters.layer.runner import LayerRunner
-from exactspec.drafters.layers import OpenLayer, shipped_layer
 from exactspec.drafters.longspec import PAPER_WIDTHS, LongSpecDrafter
-from exactspec.drafters.union import UnionDrafter
 from exactspec.engine import Engine
-from exactspec.opening import open_layers
 from exactspec.params import SamplingParams, Speculation
-from exactspec.scheduling import Scheduler
 from exactspec.target.base import Cache, FloatArray, Segment, Want
 from exactspec.target.exact import ExactTarget
 from exactspec.tree import DraftTree
 
-SOURCE = RandomWeights()
-VOCAB = SOURCE.config.vocab_size
-TOKENIZER = IdTokenizer(VOCAB)
 BUDGET = DraftBudget(max_nodes=100, max_depth=16)
 GREEDY = SamplingParams(max_tokens=60, ignore_eos=True)
 SAMPLED = SamplingParams(max_tokens=60, ignore_eos=True, temperature=1.0, seed=5)
@@ -48,46 +35,6 @@ WINDOWS = (12, 128, 200)
 @pytest.fixture(scope="module")
 def target() -> ExactTarget:
     return ExactTarget(SOURCE, threads=2, context=2048)
-
-
-def drafter_of(
-    target: ExactTarget,
-    *,
-    recent: int | None = None,
-    kind: type[LongSpecDrafter] = LongSpecDrafter,
-    widths: tuple[int, ...] | None = None,
-    **card: Any,
-) -> LongSpecDrafter:
-    layer = random_layer(tiny_card(SOURCE, **card))
-    return kind(LayerRunner(target, layer, recent=recent), widths=widths)
-
-
-def read(target: ExactTarget, tokens: np.ndarray) -> tuple[Cache, FloatArray]:
-    """A cache of all but the last token, and its hidden states."""
-    cache = target.new_cache()
-    parts = [np.zeros((0, SOURCE.config.hidden_size), dtype=np.float32)]
-    for at in range(0, len(tokens) - 1, 100):
-        part = tokens[at : min(at + 100, len(tokens) - 1)]
-        (rows,) = target.forward([Segment.chain(cache, part, Want.NONE)])
-        parts.append(rows.hidden.copy())
-        cache.keep(range(len(part)))
-    return cache, np.concatenate(parts)
-
-
-def begun(drafter: LongSpecDrafter, tokens: np.ndarray, cache: Cache, features: FloatArray | None) -> State:
-    return drafter.begin(Context(tokens, np.zeros(0, dtype=np.int64), cache, features))
-
-
-def paths(tokens: Any, parents: Any, scores: Any) -> dict[tuple[int, ...], float]:
-    """Scores by path of ids."""
-    found: list[tuple[int, ...]] = []
-    for token, parent in zip(tokens.tolist(), parents.tolist(), strict=True):
-        found.append((*(found[parent] if parent >= 0 else ()), token))
-    return dict(zip(found, map(float, scores), strict=True))
-
-
-def same(a: DraftTree, b: DraftTree) -> bool:
-    return all(np.array_equal(x, y) for x, y in zip(a._columns(), b._columns(), strict=True))
 
 
 def reference_tree(target: ExactTarget, drafter: LongSpecDrafter, tokens: np.ndarray, features: FloatArray) -> Any:
@@ -149,35 +96,11 @@ def test_reads_every_type_of_cache(cache_dtype: str) -> None:
     assert max(abs(np.log(ours[path] / theirs[path])) for path in shared) < 0.35
 
 
-class FromScratch(LongSpecDrafter):
-    """Compares every proposal with that of a drafter which begins anew over the same history, bit for bit."""
-
-    features: FloatArray  # of the whole text
-    text: np.ndarray
-    checks = 0
-
-    def propose(self, state: State, budget: DraftBudget) -> DraftTree:
-        tree = super().propose(state, budget)
-        n = state.layer.length
-        fresh = LongSpecDrafter.begin(
-            self, Context(self.text[:n], np.zeros(0, dtype=np.int64), state.cache, self.features[: n - 1])
-        )
-        again = LongSpecDrafter.propose(self, fresh, budget)
-        assert same(tree, again), n
-        type(self).checks += 1
-        return tree
-
-
-def _text(target: ExactTarget, prompt: list[int], params: SamplingParams) -> np.ndarray:
-    plain = Engine(target, TOKENIZER, draft="none").generate(prompt, params)
-    return np.array([*prompt, *plain.token_ids])
-
-
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 def test_in_step_with_a_run_from_scratch(target: ExactTarget, window: int, params: SamplingParams) -> None:
     prompt = np.random.default_rng(window).integers(0, VOCAB, 150).tolist()
-    text = _text(target, prompt, params)
+    text = plain_text(target, prompt, params)
     drafter = drafter_of(target, window=window, recent=100, kind=FromScratch)
     assert isinstance(drafter, FromScratch)
     drafter.text, drafter.features = text, read(target, text)[1]
@@ -203,7 +126,7 @@ class Told(FromScratch):
 def test_in_step_after_steps_of_all_lengths(target: ExactTarget) -> None:
     prompt = np.random.default_rng(1).integers(0, VOCAB, 40).tolist()
     params = replace(GREEDY, max_tokens=200)
-    text = _text(target, prompt, params)
+    text = plain_text(target, prompt, params)
     drafter = drafter_of(target, window=128, recent=None, kind=Told)
     assert isinstance(drafter, Told)
     drafter.text, drafter.features = text, read(target, text)[1]
@@ -325,7 +248,9 @@ def test_bytes_do_not_depend_on_the_context(target: ExactTarget) -> None:
         # kv heads x (keys + values) x slots x padded head size x two bytes, by hand
         assert state.layer.pages.nbytes == 3 * 2 * (256 + 128) * 32 * 2
     assert len(found) == 1
-    assert next(iter(found))[0] == drafter.runner.state_bytes
+    card = drafter.runner.card
+    assert next(iter(found))[0] == drafter.runner.state_bytes == state_bytes(card)
+    assert drafter.runner.packed.nbytes == weight_bytes(card)
 
 
 def test_reads_a_constant_part_of_the_targets_keys(target: ExactTarget) -> None:
@@ -343,63 +268,7 @@ def test_reads_a_constant_part_of_the_targets_keys(target: ExactTarget) -> None:
     assert seen == {104}
 
 
-# -- beside others -------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("layer")
-    write_layer(path, random_layer(tiny_card(SOURCE, precision="int8", window=64)))
-    return path
-
-
-@pytest.fixture(scope="module")
-def opened(target: ExactTarget, folder: Path) -> Callable[..., Engine]:
-    def engine(draft: str) -> Engine:
-        named = draft.replace("FOLDER", str(folder))
-        layers = open_layers([name for name in models_of(named) if name != "longspec"], target, None)
-        layers["longspec"] = OpenLayer(folder, target)  # as if it were shipped
-        return Engine(target, TOKENIZER, draft=named, draft_models=layers)
-
-    return engine
-
-
-@pytest.mark.parametrize(
-    "draft", ["longspec", "longspec:FOLDER", "copy+recycle+longspec", "copy+recycle+longspec:FOLDER", "auto"]
-)
-@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-def test_same_tokens(opened: Callable[..., Engine], draft: str, params: SamplingParams) -> None:
-    prompt = np.random.default_rng(10).integers(0, VOCAB, 90).tolist()
-    engine = opened(draft)
-    plain = engine.generate(prompt, params, speculation=PLAIN)
-    found = engine.generate(prompt, params, record_steps=True)
-    assert found.token_ids == plain.token_ids
-    assert found.metrics.drafted_by_source.get("longspec", 0) > 0
-    session = engine.session()
-    session.generate(prompt[:50], replace(params, max_tokens=9))
-    again = session.generate(prompt, params)
-    assert again.token_ids == plain.token_ids
-    assert again.metrics.cached_tokens >= 49
-
-
-def test_many_requests_at_once(opened: Callable[..., Engine]) -> None:
-    engine = opened("copy+recycle+longspec")
-    rng = np.random.default_rng(11)
-    prompts = [rng.integers(0, VOCAB, n).tolist() for n in (5, 40, 90, 200)]
-    plain = [engine.generate(prompt, SAMPLED, speculation=PLAIN).token_ids for prompt in prompts]
-    with Scheduler(engine) as scheduler:
-        tickets = [scheduler.submit(prompt, SAMPLED) for prompt in prompts]
-        assert [ticket.result().token_ids for ticket in tickets] == plain
-
-
-def test_the_unions_free_trees_come_without_the_layer(target: ExactTarget) -> None:
-    free = make_drafter(Speculation(draft="copy+recycle"))
-    assert isinstance(free, UnionDrafter)
-    assert free.name == "copy+recycle"
-    assert free.wants_features == 0
-    auto = make_drafter(Speculation(draft="auto"))
-    assert auto is not None
-    assert auto.name == "copy+recycle"
+# -- in nobody's way
 
 
 class Broken(LongSpecDrafter):
@@ -419,7 +288,7 @@ def test_a_failure_ends_drafting_and_not_the_request(target: ExactTarget) -> Non
     prompt = [3, 1, 4, 1, 5]
     found = Engine(target, TOKENIZER, draft=drafter).generate(prompt, GREEDY)
     assert len(found.token_ids) == 60
-    assert found.token_ids == tuple(_text(target, prompt, GREEDY)[5:].tolist())
+    assert found.token_ids == tuple(plain_text(target, prompt, GREEDY)[5:].tolist())
     assert isinstance(drafter, Broken)
     assert drafter.proposals == 4
 
@@ -444,34 +313,3 @@ def test_threads_do_not_change_a_draft(target: ExactTarget) -> None:
         cache, features = read(one, tokens)
         trees.append(drafter.propose(begun(drafter, tokens, cache, features), BUDGET))
     assert all(same(tree, trees[0]) for tree in trees[1:])
-
-
-# -- names and refusals --------------------------------------------------------------------------------------------
-
-
-def test_another_targets_layer_is_refused(folder: Path) -> None:
-    other = ExactTarget(RandomWeights(seed=3), threads=1, context=256)
-    with pytest.raises(ValueError, match="trained for other weights of tiny") as refused:
-        open_layers([f"longspec:{folder}"], other, None)
-    assert "\n" not in str(refused.value)
-    with pytest.raises(ValueError, match="exactspec train longspec"):
-        open_layers(["longspec"], other, None)
-    assert open_layers([], other, None) == {}
-
-
-def test_a_folder_without_a_layer_is_refused(target: ExactTarget, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="holds no draft layer"):
-        open_layers([f"longspec:{tmp_path}"], target, None)
-    with pytest.raises(ValueError, match="needs a layer that is shipped"):
-        Engine(target, TOKENIZER, draft="longspec")
-    with pytest.raises(ValueError, match="needs the layer in /nowhere"):
-        Engine(target, TOKENIZER, draft="copy+recycle+longspec:/nowhere")
-
-
-def test_the_shipped_layer_is_found_by_the_weights_hash(target: ExactTarget, tmp_path: Path) -> None:
-    others = RandomWeights(seed=3)
-    write_layer(tmp_path / "a", random_layer(tiny_card(others)))
-    with pytest.raises(ValueError, match=r"none is|there are some for tiny"):
-        shipped_layer(target, folder=tmp_path)
-    write_layer(tmp_path / "b", random_layer(tiny_card(SOURCE)))
-    assert shipped_layer(target, folder=tmp_path) == tmp_path / "b"

@@ -49,6 +49,16 @@ class PackedModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShippedLayer:
+    """A trained draft layer that is part of the package. `weight_bytes`: shared by all requests; `request_bytes`: of
+    one, by tokens of context."""
+
+    model: str
+    weight_bytes: int
+    request_bytes: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """What `doctor` found. `read_gb_per_s`: memory read by `cpu.threads` threads together. `identity`: what equal bits
     are promised for, without the weights' part. `packages`: version, or None where a package is not installed.
@@ -65,6 +75,7 @@ class Report:
     models: Folder
     kernels: Folder
     packed: tuple[PackedModel, ...]
+    layers: tuple[ShippedLayer, ...]
     cache_dtypes: tuple[str, ...]
     packages: dict[str, str | None]
     problems: tuple[str, ...]
@@ -144,6 +155,7 @@ def examine(
         models=_folder(home / "models"),
         kernels=_folder(home / "kernels"),
         packed=packed,
+        layers=_layers(),
         cache_dtypes=tuple(CACHE_TYPES),
         packages=packages,
         problems=tuple(problems),
@@ -171,6 +183,7 @@ def lines(report: Report) -> list[str]:
         ("model cache", _describe(report.models)),
         ("kernel cache", _describe(report.kernels)),
         *(("packed model", _describe_packed(packed)) for packed in report.packed),
+        *(("draft layer", _describe_layer(layer)) for layer in report.layers),
         ("packages", ", ".join(f"{name} {found}" for name, found in report.packages.items() if found)),
         ("not installed", ", ".join(name for name, found in report.packages.items() if not found)),
         ("identity", f"{report.identity}/(hash of the weights)" if report.identity else ""),
@@ -214,6 +227,25 @@ def _describe_packed(packed: PackedModel) -> str:
     state = "intact" if packed.intact else "damaged or unfinished: the next load makes it again"
     version = "" if packed.current else ", of another version"
     return f"{packed.model or packed.path} ({packed.bytes / 1e6:.1f} MB, {state}{version})"
+
+
+def _layers() -> tuple[ShippedLayer, ...]:
+    from exactspec.drafters.layer.footprint import state_bytes, weight_bytes
+    from exactspec.drafters.layer.shipped import cards
+
+    return tuple(
+        ShippedLayer(
+            model=card.target.name,
+            weight_bytes=weight_bytes(card),
+            request_bytes=dict.fromkeys((1024, 4096, 8192), state_bytes(card)),
+        )
+        for card in cards().values()
+    )
+
+
+def _describe_layer(layer: ShippedLayer) -> str:
+    sizes = ", ".join(f"{size / 1e6:.2f} MB at {tokens // 1024}k" for tokens, size in layer.request_bytes.items())
+    return f"{layer.model} ({layer.weight_bytes / 1e6:.1f} MB; a request {sizes} tokens of context)"
 
 
 def _writable(path: Path) -> bool:

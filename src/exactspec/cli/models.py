@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from exactspec.cli.services import Services
+from exactspec.drafters.layer.footprint import told, weight_bytes
+from exactspec.drafters.layer.shipped import cards
 from exactspec.target.hub import DiskUse, ModelStore
 from exactspec.target.named import NAMED_MODELS
 from exactspec.target.packed_store import PackedStore, PackedUse
@@ -65,6 +67,8 @@ def _print_table(stored: tuple[DiskUse, ...], packed: tuple[PackedUse, ...], ser
         name = next((use.name for use in stored if kept.belongs_to(use.path)), kept.origin or kept.path.name)
         state = "packed" if kept.current else "packed, of another version" if kept.sha256 else "packed, unfinished"
         table.add_row(name, _size(kept.bytes), state, "", "")
+    for card in cards().values():
+        table.add_row(card.target.name, _size(weight_bytes(card)), "draft layer", "", told(card))
     complete = {use.name for use in stored if use.complete}
     for model in NAMED_MODELS.values():
         if model.name not in complete:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from exactspec.drafters.base import Context, DraftBudget, State, Verified
 from exactspec.drafters.layer.checkpoint import read_layer
+from exactspec.drafters.layer.footprint import told
 from exactspec.drafters.layer.kernels.frame import MOST_LEVELS
 from exactspec.drafters.layer.kernels.load import prepare
 from exactspec.drafters.layer.runner import Grown, LayerRunner, Shape
@@ -101,6 +102,8 @@ class LongSpecDrafter:
         prepare(target.cpu.instruction_set, progress)
         drafter = cls(LayerRunner(target, layer, recent=recent), widths=widths)
         drafter.measure()
+        if progress is not None:
+            progress(f"draft layer of {layer.card.target.name}: {told(layer.card)}")
         return drafter
 
     @property

@@ -13,7 +13,6 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
-from exactspec.draft_names import DRAFTS
 from exactspec.server import texts
 from exactspec.server.chat import chat_call
 from exactspec.server.chat_schema import ChatRequest
@@ -94,7 +93,7 @@ def _model(service: Service) -> dict[str, Any]:
             "exact": engine.target.exact,
             "draft": engine.speculation.draft,
             "max_nodes": engine.speculation.max_nodes,
-            "drafts": list(dict.fromkeys((engine.speculation.draft, *DRAFTS))),
+            "drafts": list(dict.fromkeys((engine.speculation.draft, *engine.drafts))),
         },
     }
 

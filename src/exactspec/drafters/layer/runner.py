@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from exactspec.drafters.layer.checkpoint import Layer
+from exactspec.drafters.layer.footprint import ring_slots, state_bytes
 from exactspec.drafters.layer.kernels import frame as fields
 from exactspec.drafters.layer.kernels.attend import OWN_SPAN, RECORD_HEAD
 from exactspec.drafters.layer.kernels.load import compiled
@@ -80,8 +81,7 @@ class LayerRunner:
         self._frame = np.zeros(1, dtype=fields.FRAME)
         sizes, s = self.packed.sizes, self.card.sizes
         own = PageShape(1, s.kv_heads, sizes.head_pad, "bfloat16")
-        ring = padded(self.card.window, CHUNK) + CHUNK
-        self.state_shape = StateShape(ring, own.page_bytes, target.config.hidden_size, sizes.width_pad)
+        self.state_shape = StateShape(ring_slots(self.card), own.page_bytes, target.config.hidden_size, sizes.width_pad)
         exponent = np.arange(s.head_dim // 2, dtype=np.float64) * 2 / s.head_dim
         self._frequency = np.zeros(sizes.half_pad)
         self._frequency[: s.head_dim // 2] = 1.0 / self.card.rope_theta**exponent
@@ -95,7 +95,7 @@ class LayerRunner:
     @property
     def state_bytes(self) -> int:
         """Bytes of one request, whatever its context."""
-        return LayerState.empty(self.state_shape).nbytes
+        return state_bytes(self.card)
 
     def new_state(self) -> LayerState:
         return LayerState.empty(self.state_shape)

@@ -10,8 +10,7 @@ from typing import Final
 
 import numpy as np
 
-MOST_ROWS: Final = 64
-"""Rows of one pass, and committed tokens that one job can take in."""
+from exactspec.drafters.layer.footprint import MOST_ROWS as MOST_ROWS
 
 MOST_WIDTH: Final = 16
 """Nodes of one pass below the root."""

@@ -160,8 +160,8 @@ def gate_unit(isa, f, rows, unit, out):
 
 @njit(nogil=True, error_model="numpy")
 def head_unit(isa, f, rows, unit, out, best, best_at):
-    """32 ids of the trimmed head: the thread's best of each row, and the unit's part of the softmax, which is kept apart
-    so that a probability does not depend on who computed what."""
+    """32 ids of the trimmed head: the thread's best of each row, and the unit's part of the softmax, which is kept
+    apart so that a probability does not depend on who computed what."""
     unit_product(isa, f, f.head, f.width_pad, 0, unit, rows, out)
     ws = f.head_scale + 4 * UNIT * unit
     branch = f.branch
