@@ -32,7 +32,7 @@ def drafter_of(
     **card: Any,
 ) -> LongSpecDrafter:
     layer = random_layer(tiny_card(SOURCE, **card))
-    return kind(LayerRunner(target, layer, recent=recent), widths=widths)
+    return kind(LayerRunner(target, layer, recent=recent), widths=widths, always=True)
 
 
 def read(target: ExactTarget, tokens: np.ndarray) -> tuple[Cache, FloatArray]:

@@ -134,7 +134,11 @@ def test_base_model_completes_a_lone_prompt_and_refuses_a_system_message(cli):
         (("-p", "a", "--top-p", "1.5"), None, "top_p must be in (0, 1]"),
         (("-p", "a", "--temperature", "nan"), None, "temperature must be a finite number"),
         (("-p", "a", "--max-nodes", "0"), None, "max_nodes must be an integer in [1, 1024]"),
-        (("-p", "a", "--draft", "magic"), None, "draft must be one of none, copyspec, copy, recycle, auto"),
+        (
+            ("-p", "a", "--draft", "magic"),
+            None,
+            "draft must be one of none, copyspec, copy, recycle, copy+recycle, longspec",
+        ),
         (("-p", "a", "--logprobs", "2"), None, "add --json"),
         (("-p", "a", "--logprobs", "21", "--json"), None, "logprobs must be in [0, 20]"),
         (("-p", "a", "--stop", ""), None, "stop must hold non-empty strings"),

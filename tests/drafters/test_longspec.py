@@ -179,15 +179,15 @@ def test_a_shorter_history_and_a_fork(target: ExactTarget) -> None:
 
 def test_cut_to_the_root_alone(target: ExactTarget) -> None:
     """A session's prompt that ends where an earlier history went on: nothing is appended after the cut."""
-    tokens = np.random.default_rng(9).integers(0, VOCAB, 300)
+    tokens = np.random.default_rng(9).integers(0, VOCAB, 700)
     cache, features = read(target, tokens)
     drafter = drafter_of(target, window=100)
     state = begun(drafter, tokens, cache, features)
     drafter.propose(state, BUDGET)
-    for n in (280, 60):  # the ring still holds the first; of the second nothing is known any more
+    for n in (680, 60):  # the ring still holds the first; of the second nothing is known any more
         drafter.truncate(state, n)
         state.cache = _prefix(target, cache, n - 1)
-        assert bool(len(drafter.propose(state, BUDGET))) is (n == 280)
+        assert bool(len(drafter.propose(state, BUDGET))) is (n == 680)
 
 
 def test_a_cache_that_is_not_in_step_gets_no_draft(target: ExactTarget) -> None:

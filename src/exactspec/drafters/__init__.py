@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import TypeAlias
 
@@ -16,6 +17,8 @@ from exactspec.drafters.recycle import RecycleDrafter
 from exactspec.drafters.store import Stores
 from exactspec.drafters.union import UnionDrafter
 from exactspec.params import Speculation
+
+_log = logging.getLogger(__name__)
 
 __all__ = [
     "CopyDrafter",
@@ -75,8 +78,15 @@ def make_drafter(
 
 
 def _shipped(models: Models) -> tuple[Drafter, ...]:
+    """What `auto` asks besides; a shipped layer that cannot be used is no reason not to start."""
     found = models.get(LAYER)
-    return (found.drafter(),) if isinstance(found, OpenLayer) else ()
+    if not isinstance(found, OpenLayer):
+        return ()
+    try:
+        return (found.drafter(),)
+    except ValueError as error:
+        _log.warning("the shipped draft layer is left out: %s", error)
+        return ()
 
 
 def _copy(speculation: Speculation, stores: Stores | None) -> CopyDrafter:

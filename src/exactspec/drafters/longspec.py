@@ -67,7 +67,7 @@ class LongSpecDrafter:
 
     `recent`: how many of the target's last keys a row sees beside the first 4; None: all, as the paper. `widths`: a
     beam that keeps so many nodes at each depth (`PAPER_WIDTHS`); None: a tree of the likeliest nodes, as deep as pays.
-    `clock`: for tests. Instances hold no request's data. Thread-safe: jobs run one at a time.
+    `always`: at every step, whether it pays or not. `clock`: for tests. Instances hold no request's data. Thread-safe: jobs run one at a time.
     Raises ValueError if the layer belongs to another target, or the target is not the exact one on the CPU.
     """
 
@@ -76,10 +76,12 @@ class LongSpecDrafter:
         runner: LayerRunner,
         *,
         widths: tuple[int, ...] | None = None,
+        always: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.runner = runner
         self.widths = widths
+        self.always = always
         self._clock = clock
         self._pass_s: deque[float] = deque(maxlen=_WINDOW)
         self._passes: deque[int] = deque(maxlen=_WINDOW)
@@ -139,7 +141,7 @@ class LongSpecDrafter:
         s.pays.costs(budget.cost, budget.plain_s)
         tree, passes = DraftTree.empty(), 0
         in_step = s.cache.length == s.layer.length - 1
-        if in_step and (self.widths is not None or s.pays.call()) and s.layer.recall():
+        if in_step and (self.always or s.pays.call()) and s.layer.recall():
             grown = self.runner.grow(s.layer, s.cache, self._shape(budget, floor=self._floor(budget)))
             self._record(grown, self._clock() - start)
             tree, passes = _tree(grown, budget), grown.passes

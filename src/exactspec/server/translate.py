@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from exactspec.constraint import Constraint
-from exactspec.draft_names import model_draft
+from exactspec.draft_names import layer_draft, model_draft
 from exactspec.params import SamplingParams, Speculation
 from exactspec.prompts import encode_prediction
 from exactspec.server.errors import ApiError, invalid
@@ -110,12 +110,12 @@ def constraint(body: GenerateRequest) -> Constraint | None:
 
 def speculation(body: GenerateRequest, default: Speculation) -> Speculation | None:
     """None: the engine's own. A drafter that would load something is the server's business, not a request's; models
-    that the engine has not opened are refused by itself."""
+    and layers that the engine has not opened are refused by itself."""
     asked = body.speculative
     if asked is None or (asked.draft is None and asked.max_nodes is None):
         return None
     draft = default.draft if asked.draft is None else asked.draft
-    if draft != default.draft and model_draft(draft) is None and (":" in draft or "/" in draft):
+    if draft != default.draft and not _named(draft) and (":" in draft or "/" in draft):
         raise ApiError(
             f"speculative.draft: {draft[:60]!r} is not what this server was started with ({default.draft})",
             param="speculative.draft",
@@ -126,6 +126,10 @@ def speculation(body: GenerateRequest, default: Speculation) -> Speculation | No
         return replace(default, draft=draft, max_nodes=_or(asked.max_nodes, default.max_nodes))
     except ValueError as error:
         raise ApiError(f"speculative: {error}", param="speculative") from None
+
+
+def _named(draft: str) -> bool:
+    return model_draft(draft) is not None or layer_draft(draft) is not None
 
 
 def text_of(content: str | Sequence[Any] | None) -> str:
