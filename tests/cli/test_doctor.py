@@ -6,9 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny_layer import random_layer, tiny_card
 from tiny_weights import RandomWeights
 
 from exactspec.cli.doctor import examine, lines
+from exactspec.drafters.layer.checkpoint import write_layer
+from exactspec.drafters.layer.footprint import state_bytes, weight_bytes
 from exactspec.target.cpu import CpuInfo
 from exactspec.target.packed_store import WEIGHTS, ModelKey, PackedStore
 
@@ -49,6 +52,19 @@ def test_the_report(home):
     assert "3 of 6 usable cores" in text
     assert "12.3 GB/s" in text
     assert f"{home['EXACTSPEC_HOME']}/models (2.5 MB)" in text
+
+
+def test_draft_layers_take_the_same_at_every_context(home, tmp_path: Path) -> None:
+    card = tiny_card(RandomWeights(), window=512)
+    write_layer(tmp_path / "shipped" / "tiny", random_layer(card))
+    (tmp_path / "shipped" / "broken").mkdir()
+    (tmp_path / "shipped" / "broken" / "card.json").write_text("{}")
+    report = examine(home, describe=describe, bandwidth=lambda threads: 1.0, shipped=tmp_path / "shipped")
+    (layer,) = report.layers
+    assert layer.request_bytes == {1024: state_bytes(card), 4096: state_bytes(card), 8192: state_bytes(card)}
+    assert layer.weight_bytes == weight_bytes(card)
+    size = f"{state_bytes(card) / 1e6:.2f} MB at"
+    assert f"a request {size} 1k, {size} 4k, {size} 8k tokens of context" in "\n".join(lines(report))
 
 
 def test_packed_models_and_whether_they_are_intact(home):

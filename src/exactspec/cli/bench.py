@@ -17,6 +17,7 @@ from exactspec.cli.bench_bars import bars
 from exactspec.cli.bench_common import (
     Out,
     Threads,
+    at_least_one,
     counts,
     label,
     new_recorder,
@@ -109,6 +110,47 @@ def kernels(
                 recorder=recorder,
                 plot=plot,
             )
+    show(services, told)
+
+
+@bench.command()
+def layer(
+    context: typer.Context,
+    model: Annotated[str, typer.Option("-m", "--model", metavar="NAME", help="The layer's target.")] = DEFAULT_MODEL,
+    folder: Annotated[
+        Path | None, typer.Option("--layer", metavar="FOLDER", help="The layer.  [default: one of random weights]")
+    ] = None,
+    contexts: Annotated[str, typer.Option(metavar="LIST", help="Tokens in the cache.")] = "1024,4096,8000",
+    recent: Annotated[
+        int, typer.Option(metavar="N", help="The target's last keys that a row sees; 0: all that there are.")
+    ] = 1024,
+    repeats: Annotated[int, typer.Option(metavar="N", help="Rounds; medians count.")] = 21,
+    threads: Threads = 2,
+    out: Out = Path("results/layer.jsonl"),
+) -> None:
+    """Bytes of a draft layer and time of its passes by context, beside a plain step of its target."""
+    services: Services = context.obj
+    lengths = counts(contexts, "--contexts")
+    at_least_one(repeats=repeats)
+    if recent < 0:
+        raise CliError(f"--recent must be at least 0, got {recent}")
+    recorder = new_recorder(services, out, threads)
+    engine = open_engine(services, model, threads, context=max(lengths) + 1)
+
+    from exactspec.cli.bench_layer import measure  # numba: not needed for --help
+
+    try:
+        told = measure(
+            engine,
+            label(model),
+            folder,
+            contexts=lengths,
+            recent=recent or None,
+            repeats=repeats,
+            recorder=recorder,
+        )
+    except ValueError as error:
+        raise CliError(str(error)) from None
     show(services, told)
 
 

@@ -102,8 +102,10 @@ def examine(
     *,
     describe: Callable[[Mapping[str, str]], CpuInfo] = describe_cpu,
     bandwidth: Callable[[int], float] = read_bandwidth,
+    shipped: Path | None = None,
 ) -> Report:
-    """Look at everything; what cannot be found out becomes a problem, not an error."""
+    """Look at everything; what cannot be found out becomes a problem, not an error. `shipped`: the folder of draft
+    layers; None: the package's."""
     problems: list[str] = []
     packages = {name: _version(name) for name in CORE + EXTRA}
     problems += [
@@ -143,6 +145,11 @@ def examine(
         packed = _packed(home)
     except (ImportError, OSError) as error:
         problems.append(f"packed models cannot be looked at ({error}): pip install --force-reinstall exactspec")
+    layers: tuple[ShippedLayer, ...] = ()
+    try:
+        layers = _layers(shipped)
+    except ImportError as error:
+        problems.append(f"draft layers cannot be looked at ({error}): pip install --force-reinstall exactspec")
     return Report(
         version=__version__,
         python=f"{platform.python_version()} ({sys.executable})",
@@ -155,7 +162,7 @@ def examine(
         models=_folder(home / "models"),
         kernels=_folder(home / "kernels"),
         packed=packed,
-        layers=_layers(),
+        layers=layers,
         cache_dtypes=tuple(CACHE_TYPES),
         packages=packages,
         problems=tuple(problems),
@@ -229,9 +236,9 @@ def _describe_packed(packed: PackedModel) -> str:
     return f"{packed.model or packed.path} ({packed.bytes / 1e6:.1f} MB, {state}{version})"
 
 
-def _layers() -> tuple[ShippedLayer, ...]:
+def _layers(folder: Path | None) -> tuple[ShippedLayer, ...]:
     from exactspec.drafters.layer.footprint import state_bytes, weight_bytes
-    from exactspec.drafters.layer.shipped import cards
+    from exactspec.drafters.layer.shipped import SHIPPED, cards
 
     return tuple(
         ShippedLayer(
@@ -239,7 +246,7 @@ def _layers() -> tuple[ShippedLayer, ...]:
             weight_bytes=weight_bytes(card),
             request_bytes=dict.fromkeys((1024, 4096, 8192), state_bytes(card)),
         )
-        for card in cards().values()
+        for card in cards(folder or SHIPPED).values()
     )
 
 

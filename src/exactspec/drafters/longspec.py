@@ -67,7 +67,8 @@ class LongSpecDrafter:
 
     `recent`: how many of the target's last keys a row sees beside the first 4; None: all, as the paper. `widths`: a
     beam that keeps so many nodes at each depth (`PAPER_WIDTHS`); None: a tree of the likeliest nodes, as deep as pays.
-    `always`: at every step, whether it pays or not. `clock`: for tests. Instances hold no request's data. Thread-safe: jobs run one at a time.
+    `always`: at every step, whether it pays or not. `clock`: for tests. Instances hold no request's data.
+    Thread-safe: jobs run one at a time.
     Raises ValueError if the layer belongs to another target, or the target is not the exact one on the CPU.
     """
 
