@@ -115,6 +115,13 @@ def test_best_ids_that_are_none_are_named(tmp_path: Path, broken: dict[str, obje
         read_log(path)
 
 
+def test_a_log_that_is_no_text_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b"\xff\xfe\n")
+    with pytest.raises(ValueError, match=r"log.jsonl, line 1, is not a JSON object"):
+        read_log(path)
+
+
 def test_the_drafters_own_time_counts_where_a_plain_step_is_known() -> None:
     sums = Replayed(tokens=200, steps=100, rows=300, copied=100, cost=125.0, propose_s=0.4, commit_s=0.1)
     assert sums.speedup == 1.6

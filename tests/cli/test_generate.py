@@ -140,6 +140,8 @@ def test_base_model_completes_a_lone_prompt_and_refuses_a_system_message(cli):
             "draft must be one of none, copyspec, copy, recycle, copy+recycle, longspec",
         ),
         (("-p", "a", "--logprobs", "2"), None, "add --json"),
+        (("-p", "a", "--log", "/"), None, "--log: / is a folder"),
+        (("-p", "a", "--log", "/no/such/log"), None, "--log: there is no folder /no/such"),
         (("-p", "a", "--logprobs", "21", "--json"), None, "logprobs must be in [0, 20]"),
         (("-p", "a", "--stop", ""), None, "stop must hold non-empty strings"),
         (("-p", "a", "--threads", "0"), None, "--threads must be at least 1"),

@@ -64,6 +64,7 @@ def test_a_model_drafts(cli):
         (("--nodes", "-1"), "--nodes must be at least 0"),
         (("--html", "x.html", "--json"), "give one of them"),
         (("--html", "/no/such/folder/x.html"), "there is no folder"),
+        (("--html", "/"), "is a folder"),
         (("--draft", "model:absent"), "needs the model 'absent', which is not open"),
         (("--draft", "model:"), "draft must be one of"),
         (("--draft-length", "65"), "draft_length must be an integer in [0, 64]"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -361,6 +362,20 @@ def test_list_check_and_delete(model, tmp_path, home, load):
     assert use.belongs_to(model)
     assert use.belongs_to(tmp_path)
     assert not use.belongs_to(tmp_path / "m")
+
+
+def test_what_cannot_be_deleted_is_named_with_its_folder(model, home, load, monkeypatch):
+    load(model)
+    store = PackedStore(home)
+    (use,) = store.list()
+
+    def refuse(folder):
+        raise PermissionError(errno.EACCES, "Permission denied", "manifest.json")
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    with pytest.raises(PermissionError) as caught:
+        store.delete(use)
+    assert caught.value.filename == str(use.path)
 
 
 # --- files of arrays ----------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ class Answer:
 def read_log(path: Path) -> list[Answer]:
     """The answers of a log, those with an empty prompt or output left out. Raises ValueError naming the line."""
     answers: list[Answer] = []
-    with path.open(encoding="utf-8") as file:
+    with path.open(encoding="utf-8", errors="replace") as file:  # what is no text is no JSON either, and named below
         for number, raw in enumerate(file, 1):
             if not raw.strip():
                 continue

@@ -11,7 +11,7 @@ import typer
 
 from exactspec.cli import options as opt
 from exactspec.cli.compare import Comparison, compare, median_run
-from exactspec.cli.prompt import chomp, fit_to_model, read_file, read_prompt
+from exactspec.cli.prompt import check_place, chomp, fit_to_model, read_file, read_prompt
 from exactspec.cli.render import Painter, ReadingNote, is_terminal, summary, use_color
 from exactspec.cli.services import CliError, EngineLike, Services
 from exactspec.cli.stream import Request, consume
@@ -94,6 +94,8 @@ def generate(
     speculation = Speculation(draft=draft, draft_length=draft_length, max_nodes=max_nodes)
     if logprobs is not None and not json_output and log is None:
         raise CliError("--logprobs are only shown in JSON: add --json")
+    if log is not None:
+        check_place(log, "--log")
     if compare_runs and draft == "none":
         raise CliError("--compare needs a drafter to compare with plain decoding: leave --draft none out")
     if not 1 <= pairs <= 1000:

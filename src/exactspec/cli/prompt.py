@@ -136,3 +136,11 @@ def fit_to_model(prompt: Prompt, engine: EngineLike) -> Prompt:
     if len(prompt) == 1 and prompt[0]["role"] == "user":
         return str(prompt[0]["content"])
     raise CliError("this model has no chat template: give one plain prompt, without --system or --messages")
+
+
+def check_place(path: Path, option: str) -> None:
+    """Raises `CliError`, before an answer is computed, where no file can be written."""
+    if path.is_dir():
+        raise CliError(f"{option}: {path} is a folder: name a file")
+    if not path.resolve().parent.is_dir():
+        raise CliError(f"{option}: there is no folder {path.parent}")

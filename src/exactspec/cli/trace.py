@@ -10,7 +10,7 @@ import typer
 
 from exactspec.cli import options as opt
 from exactspec.cli.generate import EXIT_INTERRUPTED
-from exactspec.cli.prompt import chomp, fit_to_model, read_file, read_prompt
+from exactspec.cli.prompt import check_place, chomp, fit_to_model, read_file, read_prompt
 from exactspec.cli.render import ReadingNote, use_color
 from exactspec.cli.services import CliError, Services
 from exactspec.cli.stream import Request, consume
@@ -83,8 +83,8 @@ def trace(
         raise CliError(f"--nodes must be at least 0, got {nodes}")
     if html is not None and json_output:
         raise CliError("--html and --json are two forms of the same: give one of them")
-    if html is not None and not html.resolve().parent.is_dir():  # said before the answer is computed
-        raise CliError(f"--html: there is no folder {html.parent}")
+    if html is not None:
+        check_place(html, "--html")
     text = read_prompt(services, text=prompt, prompt_file=prompt_file, messages_file=messages, system=system, raw=raw)
     prediction = None
     if prediction_file is not None:

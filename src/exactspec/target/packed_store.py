@@ -243,8 +243,11 @@ class PackedStore:
 
     def delete(self, use: PackedUse) -> int:
         """Delete one entry of `list`; returns the bytes freed. A process that uses it may go on (POSIX). Raises
-        OSError."""
-        shutil.rmtree(use.path)
+        OSError that names the folder."""
+        try:
+            shutil.rmtree(use.path)
+        except OSError as error:  # its own name is that of a file inside, without the folder
+            raise OSError(error.errno, error.strerror, str(use.path)) from None
         return use.bytes
 
     # ------------------------------------------------------------------------------- hashes of files given by path
