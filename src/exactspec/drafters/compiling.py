@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from exactspec.draft_names import BESIDE
 from exactspec.target.home import default_home
-from exactspec.target.kernels.kept import kept
+from exactspec.target.kernels.kept import intact, kept
 
 _Built = TypeVar("_Built")
 _LOCK = threading.Lock()  # numba's configuration is one per process
@@ -60,6 +60,11 @@ def folder_of(name: str, *packages: Path) -> Path:
     return default_home() / "kernels" / f"{name}-{key_of(*packages)}"
 
 
+def is_kept(name: str, *packages: Path) -> bool:
+    """Whether it need not be compiled: the folder is there, whole, and of these very files."""
+    return intact(folder_of(name, *packages), _stamp(packages))
+
+
 def compile_all(name: str, package: Path, entry: ModuleType, signatures: Mapping[str, Any]) -> dict[str, Any]:
     """The functions of `entry` named in `signatures`, compiled for just these types, or loaded from where they are.
 
@@ -96,15 +101,18 @@ def compile_c(name: str, packages: Sequence[Path], function: Callable[..., Any],
     return _kept(name, packages, build)
 
 
+def _stamp(packages: Sequence[Path]) -> str:
+    sources = [source for package in packages for source in sources_of(package)]
+    return "|".join([*map(str, packages), *(str(source.stat().st_mtime_ns) for source in sources)])
+
+
 def _kept(name: str, packages: Sequence[Path], build: Callable[..., _Built]) -> _Built:
     import numba
 
-    sources = [source for package in packages for source in sources_of(package)]
-    stamp = "|".join([*map(str, packages), *(str(source.stat().st_mtime_ns) for source in sources)])
     with _LOCK:
         before = numba.config.CACHE_DIR
         try:
-            with kept(folder_of(name, *packages), stamp=stamp) as folder:
+            with kept(folder_of(name, *packages), stamp=_stamp(packages)) as folder:
                 if folder is None:
                     return build(keep=False)
                 numba.config.CACHE_DIR = str(folder)

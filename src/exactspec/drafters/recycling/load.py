@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from exactspec.drafters.compiling import compile_all, folder_of
+from exactspec.drafters.compiling import compile_all, is_kept
 
 NAME = "recycle"
 PACKAGE = Path(__file__).parent
@@ -26,7 +26,7 @@ class Compiled:
 def prepare(progress: Callable[[str], None] | None = None) -> None:
     """Load the functions now, so that no request waits for it; says so where they have to be compiled first.
     Raises as `compiled` does."""
-    if progress is not None and not folder_of(NAME, PACKAGE).exists():
+    if progress is not None and not is_kept(NAME, PACKAGE):
         progress("compiling the recycle drafter for this machine, once: some seconds")
     compiled()
 

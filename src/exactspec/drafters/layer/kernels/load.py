@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from exactspec.drafters.compiling import compile_c, folder_of
+from exactspec.drafters.compiling import compile_c, is_kept
 from exactspec.target import kernels
 
 NAME = "longspec"
@@ -16,7 +16,7 @@ PACKAGES = (Path(__file__).parent, Path(kernels.__path__[0]))
 
 def prepare(instruction_set: str, progress: Callable[[str], None] | None = None) -> None:
     """Load it now, so that no request waits; says so where it has to be compiled first. Raises as `compiled` does."""
-    if progress is not None and not folder_of(f"{NAME}-{instruction_set}", *PACKAGES).exists():
+    if progress is not None and not is_kept(f"{NAME}-{instruction_set}", *PACKAGES):
         progress("compiling the draft layer for this machine, once: half a minute or so")
     compiled(instruction_set)
 
