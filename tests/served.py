@@ -12,6 +12,7 @@ from typing import Any
 
 import openai
 
+from exactspec.drafters.compiling import prepare
 from exactspec.engine import Engine
 from exactspec.scheduling import Scheduler
 from exactspec.server.run import Server, listen, make_server
@@ -81,6 +82,7 @@ Serve = Callable[..., Running]
 def start_server(
     engine: Engine, scheduler: dict[str, Any], settings: dict[str, Any]
 ) -> tuple[Running, Callable[[], None]]:
+    prepare("auto")  # as the command does: no request waits while a drafter is compiled, and runs out of its time
     listener = listen("127.0.0.1", 0)
     service = Service(ServerSettings(name=MODEL, **{"grace_s": 0.0, **settings}))
     service.serve(Scheduler(engine, **scheduler))

@@ -309,3 +309,24 @@ def test_a_prediction_that_is_no_text(serve: Serve) -> None:
     body = {"messages": USER, "prediction": {"type": "content", "content": "a\udc00"}}
     status, _, reply = serve(engine(b"yes")).post("/v1/chat/completions", body)
     assert (status, reply["error"]["param"]) == (400, "prediction")
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param", "says"),
+    [
+        ("chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+         "messages.0.content.0.type", "'text'"),
+        ("chat/completions", {"messages": [{"role": "user", "content": 3}]}, "messages.0.content", "string"),
+        ("chat/completions", {"messages": USER, "tool_choice": {"type": "function"}},
+         "tool_choice.function", "Missing"),
+        ("chat/completions", {"messages": USER, "Strange one": 1}, "Strange one", "Unrecognized"),
+        ("completions", {"prompt": ["a", 1]}, "prompt.1", "string"),
+        ("completions", {"prompt": "a", "stop": [1]}, "stop.0", "string"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named_by_its_field(
+    serve: Serve, path: str, fields: dict[str, Any], param: str, says: str
+) -> None:
+    status, _, reply = serve(engine(b"yes")).post(f"/v1/{path}", fields)
+    assert (status, reply["error"]["param"]) == (400, param)
+    assert says in reply["error"]["message"]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi.responses import JSONResponse
 
 INVALID = "invalid_request_error"
+_SOURCES = ("body", "query", "path")
+_FORM = re.compile(r"str|int|float|bool|.*[^a-z0-9_].*", re.DOTALL)
+"""What pydantic puts between the fields' names for the forms of a union: ``str``, ``list[int]``, ``TextPart``."""
 
 
 class ApiError(Exception):
@@ -53,13 +57,22 @@ def invalid(error: ValueError, fields: Sequence[str] = ()) -> ApiError:
     return ApiError(text, param=first if first in fields else None)
 
 
+def _fields(error: Mapping[str, Any]) -> list[str]:
+    """Names and indices that lead to the place of an error of pydantic."""
+    parts = [str(part) for part in error["loc"] if part not in _SOURCES]
+    return [part for part in parts if not _FORM.fullmatch(part)]
+
+
 def of_validation(errors: Sequence[Mapping[str, Any]]) -> ApiError:
     """The first thing that is wrong with a request's body, from pydantic's list."""
     first = errors[0] if errors else {"loc": (), "type": "", "msg": "the request is malformed"}
-    where = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
-    param = ".".join(where) or None
     if first["type"] == "extra_forbidden":
-        return ApiError(f"Unrecognized request argument supplied: {param}", param=param, code="unknown_parameter")
+        name = ".".join(str(part) for part in first["loc"] if part not in _SOURCES)
+        return ApiError(f"Unrecognized request argument supplied: {name}", param=name, code="unknown_parameter")
+    # Where a value may have several forms, each has its errors: the one that fits furthest is what was meant.
+    same = [error for error in errors if _fields(error)[: len(_fields(first))] == _fields(first)]
+    first = max(same, key=lambda error: len(_fields(error)), default=first)
+    param = ".".join(_fields(first)) or None
     if first["type"] == "json_invalid":
         return ApiError("the request's body is not valid JSON", code="invalid_json")
     if first["type"] == "missing":
