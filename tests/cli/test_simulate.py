@@ -107,6 +107,15 @@ def test_bench_gold_refuses_to_overwrite(cli: Run, log: Path) -> None:
     assert "is there already" in result.err
 
 
+def test_bench_gold_leaves_no_half_of_a_log(cli: Run, tmp_path: Path) -> None:
+    path = tmp_path / "gold.jsonl"
+    words = ("--workloads", "no_copy,agent", "--sizes", "300", "--seeds", "1")
+    result = cli("bench", "gold", "--out", str(path), *words)
+    assert result.code == 2
+    assert "agent: no materials give a prompt of 300 tokens" in result.err
+    assert not path.exists()
+
+
 def test_bench_gold_writes_every_turn(cli: Run, tmp_path: Path) -> None:
     path = tmp_path / "gold.jsonl"
     words = ("--workloads", "json_reemit,revise", "--sizes", "3000", "--seeds", "3")

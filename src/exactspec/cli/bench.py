@@ -175,6 +175,7 @@ def gold(
     from exactspec.bench.workloads import prompt_ids
 
     tokenizer = services.open_tokenizer(model, progress=services.note)
+    answers = []  # all before the first is written: a workload may have no prompt of a size
     for name in names:
         for size in lengths:
             for seed in range(seeds):
@@ -182,7 +183,9 @@ def gold(
                 for turn in made.turns:
                     prompt = prompt_ids(tokenizer, made.messages[: turn.before])
                     reply = tokenizer.encode(turn.gold)
-                    append_log(out, Answer(made.turn_id(turn), f"{name}-{size}", tuple(prompt), tuple(reply)))
+                    answers.append(Answer(made.turn_id(turn), f"{name}-{size}", tuple(prompt), tuple(reply)))
+    for answer in answers:
+        append_log(out, answer)
 
 
 @bench.command("table")
