@@ -6,6 +6,7 @@ import random
 import signal
 import sys
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -474,6 +475,7 @@ def test_ctrl_c_in_the_caller_ends_everything() -> None:
         if not pressed.is_set():
             pressed.set()
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        time.sleep(0.05)  # or all may be answered before the main thread gets to its signal
 
     with Scheduler(engine(hash_target(order=2))) as scheduler:
         ticket = scheduler.submit(PROMPT, SamplingParams(max_tokens=4000), on_chunk=on_chunk)
