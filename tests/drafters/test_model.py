@@ -392,7 +392,7 @@ def test_steps_that_it_was_not_asked_in_teach_it_nothing() -> None:
         def drafted(self, **figures: Any) -> None:
             seen.append(figures["verify_s"])
 
-    state.pays = Seen()
+    state.calls.pays = Seen()
     tree = drafter.propose(state, DraftBudget(8, 8))
     clock.now += 0.020
     commit(drafter, state, tree, [50])

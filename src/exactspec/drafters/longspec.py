@@ -18,13 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from exactspec.drafters.base import Context, DraftBudget, State, Verified
+from exactspec.drafters.calls import Calls
 from exactspec.drafters.layer.checkpoint import read_layer
 from exactspec.drafters.layer.footprint import told
 from exactspec.drafters.layer.kernels.frame import MOST_LEVELS
 from exactspec.drafters.layer.kernels.load import prepare
 from exactspec.drafters.layer.runner import Grown, LayerRunner, Shape
 from exactspec.drafters.layer.state import LayerState
-from exactspec.drafters.pays import Pays
 from exactspec.target.base import FloatArray, Target
 from exactspec.target.cache import ExactCache
 from exactspec.target.exact import ExactTarget
@@ -45,21 +45,10 @@ _WINDOW = 15  # measurements a median is taken of
 
 
 @dataclass(slots=True)
-class _Call:
-    """A proposal whose step has not come back yet."""
-
-    tree: DraftTree
-    passes: int
-    draft_s: float
-
-
-@dataclass(slots=True)
 class _State:
     layer: LayerState
     cache: ExactCache
-    pays: Pays
-    call: _Call | None = None
-    asked: float | None = None  # when this step's proposal was handed over; None: none was asked for
+    calls: Calls
 
 
 class LongSpecDrafter:
@@ -131,24 +120,21 @@ class LongSpecDrafter:
 
     def begin(self, context: Context) -> State:
         assert isinstance(context.cache, ExactCache)
-        state = _State(self.runner.new_state(), context.cache, Pays())
+        state = _State(self.runner.new_state(), context.cache, self._calls())
         self._append(state.layer, context.tokens, context.features)
         return state
 
     def propose(self, state: State, budget: DraftBudget) -> DraftTree:
         s: _State = state
-        start = self._clock()
-        s.call = None
-        s.pays.costs(budget.cost, budget.plain_s)
+        s.calls.start(budget)
         tree, passes = DraftTree.empty(), 0
         in_step = s.cache.length == s.layer.length - 1
-        if in_step and (self.always or s.pays.call()) and s.layer.recall():
+        if in_step and (self.always or s.calls.pays.call()) and s.layer.recall():
+            start = self._clock()
             grown = self.runner.grow(s.layer, s.cache, self._shape(budget, floor=self._floor(budget)))
             self._record(grown, self._clock() - start)
             tree, passes = _tree(grown, budget), grown.passes
-        s.asked = self._clock()
-        if passes:
-            s.call = _Call(tree, passes, s.asked - start)
+        s.calls.hand_over(tree, passes)
         return tree
 
     def call_s(self, state: State, budget: DraftBudget) -> float:
@@ -161,27 +147,28 @@ class LongSpecDrafter:
         s: _State = state
         assert isinstance(verified.cache, ExactCache)
         s.cache = verified.cache
+        s.calls.come_back(verified)
         if len(verified.rows):
-            if s.asked is not None:
-                self._learn(s, verified, self._clock() - s.asked)
             rows = np.concatenate([np.zeros(1, dtype=np.int64), verified.path + 1])[: len(verified.tokens)]
             self._append(s.layer, verified.tokens, verified.rows.hidden[rows])
         else:
             self._append(s.layer, verified.tokens, verified.features)
-        s.call = s.asked = None
 
     def truncate(self, state: State, n: int) -> None:
         s: _State = state
         s.layer.truncate(n)
-        s.call = s.asked = None
+        s.calls.forget()
 
     def fork(self, state: State) -> State:
         s: _State = state
-        return _State(s.layer.fork(), s.cache, Pays())
+        return _State(s.layer.fork(), s.cache, self._calls())
 
     def close(self, state: State) -> None:
         s: _State = state
         s.layer, s.cache = LayerState.empty(self.runner.state_shape), self.runner.target.new_cache()
+
+    def _calls(self) -> Calls:
+        return Calls(SOURCE, self._clock)
 
     # -- in step ---------------------------------------------------------------------------------------------------
 
@@ -230,37 +217,9 @@ class LongSpecDrafter:
         self._pass_s.append(seconds / grown.passes)
         self._passes.append(grown.passes)
 
-    def _learn(self, s: _State, verified: Verified, seconds: float) -> None:
-        if s.call is None:
-            if not len(verified.tree):
-                s.pays.plain(seconds)
-            return
-        if any(source != SOURCE for source in verified.tree.sources):
-            return  # beside other drafters' nodes: what the step cost says nothing of this one
-        tree, call = s.call.tree, s.call
-        s.pays.drafted(
-            levels=call.passes,
-            draft_s=call.draft_s,
-            verify_s=seconds,
-            rows=len(verified.tree) + 1,
-            promised=float(tree.score.sum()),
-            agreed=agreed(tree, verified.tokens),
-        )
-
 
 def _tree(grown: Grown, budget: DraftBudget) -> DraftTree:
     n = len(grown.tokens)
     source, origin = np.zeros(n, dtype=np.int64), np.full(n, -1, dtype=np.int64)
     tree = DraftTree(grown.tokens, grown.parents, source, np.minimum(grown.scores, 1), origin, (SOURCE,))
     return tree.prune(max_nodes=budget.max_nodes, max_depth=budget.max_depth)
-
-
-def agreed(tree: DraftTree, tokens: npt.NDArray[np.integer]) -> int:
-    """Nodes of `tree` on the path that `tokens` take."""
-    node, depth = -1, 0
-    for token in tokens.tolist():
-        child = tree.child(node, token)
-        if child is None:
-            break
-        node, depth = child, depth + 1
-    return depth

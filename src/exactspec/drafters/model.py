@@ -21,12 +21,13 @@ from dataclasses import dataclass, field
 
 from exactspec.budget import Cost
 from exactspec.drafters.base import Context, DraftBudget, State, Verified
+from exactspec.drafters.calls import Calls
 from exactspec.drafters.growing import Growth, Row, Shape, probabilities
-from exactspec.drafters.pays import ModelTimes, Pays
+from exactspec.drafters.pays import ModelTimes
 from exactspec.drafters.reading import SOURCE, Reading, SameTokens
 from exactspec.drafters.reencoding import Reencoded, Translation
 from exactspec.drafters.vocabularies import first_difference
-from exactspec.target.base import Cache, IntArray, Segment, Target, Want
+from exactspec.target.base import Cache, Segment, Target, Want
 from exactspec.target.tokenizer import Tokenizer
 from exactspec.tree import DraftTree
 
@@ -42,25 +43,14 @@ MOST_LEVELS = 16
 
 
 @dataclass(slots=True)
-class _Call:
-    """A proposal whose step has not come back yet."""
-
-    tree: DraftTree
-    levels: int
-    draft_s: float
-
-
-@dataclass(slots=True)
 class _State:
     """One request. `known`: what the model's cache holds; its first `agreed` tokens are those of ``reading.ids``."""
 
     cache: Cache
     reading: Reading
-    pays: Pays
+    calls: Calls
     known: list[int] = field(default_factory=list)
     agreed: int = 0
-    call: _Call | None = None
-    asked: float | None = None  # when this step's proposal was handed over, a draft or not; None: none was asked for
 
 
 class ModelDrafter:
@@ -116,34 +106,28 @@ class ModelDrafter:
     # -- the seam --------------------------------------------------------------------------------------------------
 
     def begin(self, context: Context) -> State:
-        state = _State(self.model.new_cache(), self._reading(), Pays())
+        state = _State(self.model.new_cache(), self._reading(), self._calls())
         state.reading.append(context.tokens.tolist())
         return state
 
     def propose(self, state: State, budget: DraftBudget) -> DraftTree:
         s: _State = state
-        start = self._clock()
-        s.call = None
+        s.calls.start(budget)
         tree, levels = DraftTree.empty(), 0
-        s.pays.costs(budget.cost, budget.plain_s)
-        if s.reading.ready and (self.length is not None or s.pays.call()):
+        if s.reading.ready and (self.length is not None or s.calls.pays.call()):
             tree, levels = self._draft(s, budget)
-        s.asked = self._clock()
-        if levels:
-            s.call = _Call(tree, levels, s.asked - start)
+        s.calls.hand_over(tree, levels)
         return tree
 
     def call_s(self, state: State, budget: DraftBudget) -> float:
         """Seconds that `propose` will probably take."""
         s: _State = state
         missing = min(CHUNK, max(1, len(s.reading.ids) - s.agreed))
-        return self._times.call_s(min(self.length or s.pays.levels, budget.max_depth), missing=missing)
+        return self._times.call_s(min(self.length or s.calls.pays.levels, budget.max_depth), missing=missing)
 
     def commit(self, state: State, verified: Verified) -> None:
         s: _State = state
-        if len(verified.rows) and s.asked is not None:
-            self._learn(s, verified, self._clock() - s.asked)
-        s.call = s.asked = None
+        s.calls.come_back(verified)
         s.agreed = min(s.agreed, s.reading.settled)
         s.reading.append(verified.tokens.tolist())
 
@@ -151,16 +135,20 @@ class ModelDrafter:
         s: _State = state
         s.reading.truncate(n)
         s.agreed = min(s.agreed, s.reading.settled)
-        s.call = s.asked = None
+        s.calls.forget()
 
     def fork(self, state: State) -> State:
         s: _State = state
-        return _State(s.cache.fork(), s.reading.fork(), Pays(), s.known.copy(), s.agreed)
+        return _State(s.cache.fork(), s.reading.fork(), self._calls(), s.known.copy(), s.agreed)
 
     def close(self, state: State) -> None:
         s: _State = state
         s.cache = self.model.new_cache()
-        s.reading, s.known, s.agreed, s.call = self._reading(), [], 0, None
+        s.reading, s.known, s.agreed = self._reading(), [], 0
+        s.calls.forget()
+
+    def _calls(self) -> Calls:
+        return Calls(SOURCE, self._clock)
 
     # -- a draft ---------------------------------------------------------------------------------------------------
 
@@ -178,7 +166,7 @@ class ModelDrafter:
         missing = len(ids) - s.agreed
         if self.length is None and missing > WORTH_ASKING:
             read_s = self._times.forward_s(missing)
-            if read_s is not None and not s.pays.worth_reading(read_s, self._times.forward_s(1)):
+            if read_s is not None and not s.calls.pays.worth_reading(read_s, self._times.forward_s(1)):
                 return DraftTree.empty(), 0
         root = self._catch_up(s)
         if root is None:
@@ -198,7 +186,7 @@ class ModelDrafter:
         return Shape(levels=levels, width=WIDTH, children=CHILDREN, leaves=ends)
 
     def _worth(self, s: _State) -> Callable[[float, int], bool]:
-        return lambda mass, rows: s.pays.another_level(mass, rows, self._times.forward_s(rows))
+        return lambda mass, rows: s.calls.pays.another_level(mass, rows, self._times.forward_s(rows))
 
     def _catch_up(self, s: _State) -> Row | None:
         """Cut the cache to what agrees with the history and feed the rest, or a chunk of it. What follows the
@@ -235,33 +223,3 @@ class ModelDrafter:
             return found
 
         return forward
-
-    # -- what came of it -------------------------------------------------------------------------------------------
-
-    def _learn(self, s: _State, verified: Verified, seconds: float) -> None:
-        if s.call is None:
-            if not len(verified.tree):
-                s.pays.plain(seconds)
-            return
-        if any(source != SOURCE for source in verified.tree.sources):
-            return  # beside other drafters' nodes: what the step cost says nothing of this one
-        tree, call = s.call.tree, s.call
-        s.pays.drafted(
-            levels=call.levels,
-            draft_s=call.draft_s,
-            verify_s=seconds,
-            rows=len(verified.tree) + 1,
-            promised=float(tree.score.sum()),
-            agreed=_agreed(tree, verified.tokens),
-        )
-
-
-def _agreed(tree: DraftTree, tokens: IntArray) -> int:
-    """Nodes of `tree` on the path that `tokens` take."""
-    node, depth = -1, 0
-    for token in tokens.tolist():
-        child = tree.child(node, token)
-        if child is None:
-            break
-        node, depth = child, depth + 1
-    return depth
