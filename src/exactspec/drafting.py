@@ -8,7 +8,7 @@ from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
 
-from exactspec.budget import TABLE, Cost, make_budget
+from exactspec.budget import TABLE, Budget, Cost, make_budget
 from exactspec.drafters.base import Context, DraftBudget, Drafter, State, Verified, wants_features, wants_topk
 from exactspec.live_cost import LiveCost
 from exactspec.params import Speculation
@@ -35,17 +35,36 @@ class Drafting:
     """A drafter, its state for one request (or one session), and its budget.
 
     Every call into the drafter or the budget is guarded: the first exception is logged and switches the drafter
-    off. `alive`: whether it is on. `cost`: of the target's rows (None: the built-in table).
+    off. `alive`: whether it is on. `cost`: of the target's rows (None: the built-in table). `budget`: makes one for
+    each request, instead of the one that `speculation` asks for.
     """
 
-    __slots__ = ("_begun", "_budget", "_cost", "_drafter", "_length", "_state", "_vocab_size", "alive", "speculation")
+    __slots__ = (
+        "_begun",
+        "_budget",
+        "_cost",
+        "_drafter",
+        "_length",
+        "_new_budget",
+        "_state",
+        "_vocab_size",
+        "alive",
+        "speculation",
+    )
 
     def __init__(
-        self, drafter: Drafter | None, speculation: Speculation, *, vocab_size: int, cost: Cost | None = None
+        self,
+        drafter: Drafter | None,
+        speculation: Speculation,
+        *,
+        vocab_size: int,
+        cost: Cost | None = None,
+        budget: Callable[[], Budget] | None = None,
     ) -> None:
         self._drafter = drafter
         self._cost = cost
-        self._budget = make_budget(speculation, cost=cost)
+        self._new_budget = budget or (lambda: make_budget(speculation, cost=cost))
+        self._budget = self._new_budget()
         self._vocab_size = vocab_size
         self._length = 0  # of the history
         self._state: State = None
@@ -80,7 +99,7 @@ class Drafting:
     def resume(self, keep: int, tokens: Sequence[int], cache: Cache, features: FloatArray | None = None) -> None:
         """The next request of a session: forget all but the first `keep` tokens, then take in `tokens`, the rest of
         its prompt (as a commit with an empty tree and no rows). The budget starts afresh."""
-        self._budget = make_budget(self.speculation, cost=self._cost)
+        self._budget = self._new_budget()
         self._length = keep
         if self.alive and (drafter := self._drafter) is not None:
             self._guard("truncate", lambda: drafter.truncate(self._state, keep), None)
@@ -143,7 +162,9 @@ class Drafting:
 
     def fork(self) -> Drafting:
         """An independent copy; off if the drafter's state cannot be copied."""
-        twin = Drafting(self._drafter, self.speculation, vocab_size=self._vocab_size, cost=self._cost)
+        twin = Drafting(
+            self._drafter, self.speculation, vocab_size=self._vocab_size, cost=self._cost, budget=self._new_budget
+        )
         twin.alive = self.alive
         twin._length = self._length
         if self.alive and self._begun and (drafter := self._drafter) is not None:

@@ -134,6 +134,11 @@ class Engine:
         asked = ((draft, layer_draft(draft)) for draft in DRAFTS)
         return tuple(draft for draft, layer in asked if layer is None or layer.layer in self._models)
 
+    def drafter(self, speculation: Speculation) -> Drafter | None:
+        """A drafter as requests with this `speculation` get one; None where nothing is drafted. Raises ValueError for
+        a model or layer that the engine was not given."""
+        return make_drafter(speculation, stores=self._stores, models=self._models)
+
     def encode(self, prompt: Prompt) -> list[int]:
         """The ids that one prompt stands for. Raises ValueError if it cannot be served."""
         ids = encode_prompt(prompt, self.tokenizer)
@@ -246,8 +251,7 @@ class Engine:
     def _drafting(self, speculation: Speculation | None) -> Drafting:
         own = self._own_drafter if speculation is None else None
         chosen = speculation or self.speculation
-        drafter = own or make_drafter(chosen, stores=self._stores, models=self._models)
-        return Drafting(drafter, chosen, vocab_size=self.target.vocab_size, cost=self.cost)
+        return Drafting(own or self.drafter(chosen), chosen, vocab_size=self.target.vocab_size, cost=self.cost)
 
     def _stream(
         self, request: Request, on_end: Callable[[Request, Completion], None], progress: Progress | None

@@ -13,6 +13,7 @@ from exactspec.bench.runtime_bars import PEER, REPEATS
 from exactspec.bench.store import ResultFile
 from exactspec.bench.workloads import RECIPES, build
 from exactspec.cli import options as opt
+from exactspec.cli.bench_acceptance import acceptance
 from exactspec.cli.bench_bars import bars
 from exactspec.cli.bench_common import (
     Out,
@@ -40,6 +41,7 @@ bench = new_app(help="Measure speed and equality: results are JSON lines with th
 
 bench.command()(run)
 bench.command()(bars)
+bench.command()(acceptance)
 bench.command()(serve)
 bench.command()(soak)
 

@@ -43,6 +43,11 @@ class UnionDrafter:
     def name(self) -> str:
         return "+".join(drafter.name for drafter in (*self._free, self._recycle, *self._costly))
 
+    @property
+    def costly(self) -> tuple[Drafter, ...]:
+        """Those that are asked where it pays."""
+        return self._costly
+
     def begin(self, context: Context) -> State:
         return _Union(
             [drafter.begin(context) for drafter in self._free],
