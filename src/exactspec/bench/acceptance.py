@@ -172,7 +172,7 @@ def acceptance_lines(
             answers[name] = old["tokens_sha256"]
         if len(set(answers.values())) > 1:
             raise ValueError(f"{case.id}: the arms' answers differ, which must never be: {answers}")
-        tell(f"{case.id}: " + ", ".join(f"{line['arm']} {_tau([line]):.2f}" for line in found[-len(arms) :]))
+        tell(f"{case.id}: " + ", ".join(f"{line['arm']} {tau([line]):.2f}" for line in found[-len(arms) :]))
     return found
 
 
@@ -183,7 +183,7 @@ def acceptance_table(lines: Sequence[Line]) -> str:
     rows = []
     for kind in [*kinds, "all"]:
         here = [line for line in lines if kind in ("all", line["workload"])]
-        first = _tau([line for line in here if line["arm"] == arms[0]])
+        first = tau([line for line in here if line["arm"] == arms[0]])
         for arm in arms:
             its = [line for line in here if line["arm"] == arm]
             steps = sum(line["num_steps"] for line in its)
@@ -195,8 +195,8 @@ def acceptance_table(lines: Sequence[Line]) -> str:
                     arm,
                     str(len(its)),
                     str(sum(line["completion_tokens"] for line in its)),
-                    f"{_tau(its):.3f}",
-                    f"{_tau(its) / first:.3f}" if first else "-",
+                    f"{tau(its):.3f}",
+                    f"{tau(its) / first:.3f}" if first else "-",
                     f"{verified:.1f}",
                     " ".join(f"{share:.2f}" for share in depths[:6]),
                 )
@@ -205,7 +205,8 @@ def acceptance_table(lines: Sequence[Line]) -> str:
     return markdown(head, rows)
 
 
-def _tau(lines: Sequence[Line]) -> float:
+def tau(lines: Sequence[Line]) -> float:
+    """Tokens emitted a step, over all answers; 0 where there are none."""
     steps = sum(line["num_steps"] for line in lines)
     return sum(line["completion_tokens"] for line in lines) / steps if steps else 0.0
 

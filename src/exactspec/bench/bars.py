@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, cast
 
-from exactspec.bench import model_bar, replay_bars, speed_bars
+from exactspec.bench import layer_bars, model_bar, replay_bars, speed_bars
 from exactspec.bench.asking import EngineLike
 from exactspec.bench.bar import Bar
 from exactspec.bench.case import Case
@@ -36,7 +36,15 @@ DEMO_MODEL = "smollm2-135m"
 PEER_MODELS = ("smollm2-135m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b")
 CONTROL_MODELS = ("smollm2-135m", "qwen2.5-coder-0.5b")
 _OWN_BARS = ("demo", "propose", "controls", "peer")
-BARS = (*_OWN_BARS, *speed_bars.LIMITS, *model_bar.LIMITS, *replay_bars.LIMITS, *RUNTIME_BARS, *serving_bars.LIMITS)
+BARS = (
+    *_OWN_BARS,
+    *speed_bars.LIMITS,
+    *model_bar.LIMITS,
+    *replay_bars.LIMITS,
+    *layer_bars.LIMITS,
+    *RUNTIME_BARS,
+    *serving_bars.LIMITS,
+)
 QUESTION_BARS = (*speed_bars.NEED_QUESTIONS, *model_bar.LIMITS)
 PEER_BARS = ("peer", *speed_bars.NEED_PEER, "one-row", "prefill")
 
@@ -115,6 +123,7 @@ def all_bars(
                 *speed_bars.LIMITS.items(),
                 *model_bar.LIMITS.items(),
                 *replay_bars.LIMITS.items(),
+                *layer_bars.LIMITS.items(),
                 *serving_bars.LIMITS.items(),
             )
             if name in only and model in its
@@ -133,6 +142,14 @@ def all_bars(
         if "peer" in here:
             yield bench.record(peer_bar(bench, engine, model))
         for bar in _drafting_bars(bench, engine, model, here):
+            yield bench.record(bar)
+        for bar in layer_bars.layer_bars(
+            engine,
+            contest(engine, model=model, recorder=bench.recorder),
+            here,
+            effort=bench.effort,
+            recorder=bench.recorder,
+        ):
             yield bench.record(bar)
         if bench.serving is not None:
             on = contest(engine, model=model, recorder=bench.recorder)
