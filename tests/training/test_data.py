@@ -232,6 +232,8 @@ def test_features_go_on_where_they_stopped(tmp_path: Path, target: ExactTarget) 
     for _ in range(2):
         with pytest.raises(Stop):
             make_features(Stopping(), TOKENIZER, data, stopped, tell=lambda text: None)  # type: ignore[arg-type]
+    kinds = [d.kind for d in read_documents(stopped / TRAIN)]
+    assert 0 < kinds.count("prompt") < 5  # conversations that had ended are not held again
     make_features(target, TOKENIZER, data, stopped, tell=lambda text: None)
     for part in (TRAIN, HELD_OUT):
         expected = {d.name: d for d in read_documents(whole / part)}

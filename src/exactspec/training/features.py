@@ -151,12 +151,14 @@ def _converse(
 
 
 def _write(documents: Iterator[Document], writer: FeatureWriter, teller: _Teller, limit: float) -> None:
-    if writer.nbytes < limit:
-        for document in documents:
-            writer.add(document)
-            teller.step(writer.tokens)
-            if writer.nbytes >= limit:
-                break
-    writer.flush()
+    try:
+        if writer.nbytes < limit:
+            for document in documents:
+                writer.add(document)
+                teller.step(writer.tokens)
+                if writer.nbytes >= limit:
+                    break
+    finally:  # an interrupted run keeps what was whole
+        writer.flush()
     if writer.nbytes >= limit:
         teller.tell(f"{teller.what}: the limit of {limit / _GB:.1f} GB is reached (data.size_limit_gb)")
