@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from pathlib import Path
 
 import gguf
@@ -11,23 +12,23 @@ import numpy as np
 import pytest
 from tiny_weights import RandomWeights
 
+from exactspec.target.compiled import kept as module
+from exactspec.target.compiled.kept import RECORD, State, forget_old, kept, state_of
 from exactspec.target.cpu import describe_cpu
 from exactspec.target.dequant import Dequantiser
-from exactspec.target.kernels import kept as module
 from exactspec.target.kernels.compile import are_compiled, load_kernels
-from exactspec.target.kernels.kept import RECORD, forget_old, intact, kept
 from exactspec.target.pack import pack_model
 
 Q8_0 = gguf.GGMLQuantizationType.Q8_0
 
 
-def fill(folder: Path, stamp: str = "s") -> Path:
-    with kept(folder, stamp=stamp) as place:
-        assert place == folder
+def fill(folder: Path) -> Path:
+    with kept(folder) as place:
+        assert place.path == folder
         (folder / "sub").mkdir()
         (folder / "sub" / "code.nbc").write_bytes(bytes(range(256)) * 64)
         (folder / "sub" / "index.nbi").write_bytes(b"index")
-    assert intact(folder, stamp)
+    assert state_of(folder) is State.SOUND
     return folder
 
 
@@ -63,32 +64,65 @@ def spoil_record(folder: Path) -> None:
     (folder / RECORD).write_bytes(b"\xff[{")
 
 
-@pytest.mark.parametrize("damage", [flip, truncate, lose, add, unseal, spoil_record])
+def empty_record(folder: Path) -> None:
+    (folder / RECORD).write_bytes(b"")
+
+
+def folder_for_record(folder: Path) -> None:
+    (folder / RECORD).unlink()
+    (folder / RECORD).mkdir()
+
+
+def folder_for_file(folder: Path) -> None:
+    lose(folder)
+    (folder / "sub" / "index.nbi").mkdir()
+
+
+def of_another_name(folder: Path) -> None:
+    record = folder / RECORD
+    record.write_text(record.read_text().replace('"stamp": "k"', '"stamp": "l"'))
+    assert '"l"' in record.read_text()
+
+
+DAMAGES = [
+    flip, truncate, lose, add, spoil_record, empty_record, folder_for_record, folder_for_file, of_another_name,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", [*DAMAGES, unseal])
 def test_a_damaged_folder_is_emptied(tmp_path, damage):
     folder = fill(tmp_path / "k")
     damage(folder)
-    with kept(folder, stamp="s") as place:
-        assert names(place) == set()
+    with kept(folder) as place:
+        assert place.state is (State.ABSENT if damage is unseal else State.DAMAGED)
+        assert names(place.path) == set()
         (folder / "again.nbc").write_bytes(b"compiled again")
-    with kept(folder, stamp="s") as place:
-        assert names(place) == {"again.nbc", RECORD}
+    with kept(folder) as place:
+        assert place.state is State.SOUND
+        assert names(place.path) == {"again.nbc", RECORD}
 
 
-def test_a_sound_folder_stays_and_another_stamp_empties_it(tmp_path):
+def test_a_sound_folder_stays(tmp_path):
     folder = fill(tmp_path / "k")
-    with kept(folder, stamp="s") as place:
-        assert names(place) == {"code.nbc", "index.nbi", RECORD}
-    with kept(folder, stamp="t") as place:
-        assert names(place) == set()
+    with kept(folder) as place:
+        assert names(place.path) == {"code.nbc", "index.nbi", RECORD}
 
 
 def test_an_interrupted_compilation_leaves_nothing_that_counts(tmp_path):
-    context = kept(tmp_path / "k", stamp="s")
+    context = kept(tmp_path / "k")
     context.__enter__()
     (tmp_path / "k" / "half.nbc").write_bytes(b"half")
     assert context.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None) is False
-    with kept(tmp_path / "k", stamp="s") as place:
-        assert names(place) == set()
+    with kept(tmp_path / "k") as place:
+        assert place.state is State.ABSENT
+        assert names(place.path) == set()
+
+
+def test_what_is_discarded_is_not_sealed(tmp_path):
+    with kept(tmp_path / "k") as place:
+        (tmp_path / "k" / "half.nbc").write_bytes(b"half")
+        place.discard()
+    assert state_of(tmp_path / "k") is State.ABSENT
 
 
 def test_a_second_one_waits_and_finds_what_the_first_one_made(tmp_path):
@@ -96,11 +130,11 @@ def test_a_second_one_waits_and_finds_what_the_first_one_made(tmp_path):
     waiting = threading.Event()
 
     def second() -> None:
-        with kept(tmp_path / "k", stamp="s", waiting=waiting.set) as place:
-            found.append(names(place))
+        with kept(tmp_path / "k", waiting=waiting.set) as place:
+            found.append(names(place.path))
 
     thread = threading.Thread(target=second)
-    with kept(tmp_path / "k", stamp="s"):
+    with kept(tmp_path / "k"):
         thread.start()
         assert waiting.wait(20)
         (tmp_path / "k" / "code.nbc").write_bytes(b"code")
@@ -108,29 +142,49 @@ def test_a_second_one_waits_and_finds_what_the_first_one_made(tmp_path):
     assert found == [{"code.nbc", RECORD}]
 
 
-def test_a_folder_that_cannot_be_written_is_read_through_a_copy_if_sound(tmp_path, monkeypatch):
+def test_who_waits_for_one_that_only_loads_is_not_told_of_a_compilation(tmp_path):
+    folder, said, done = fill(tmp_path / "k"), [], threading.Event()
+
+    def second() -> None:
+        with kept(folder, waiting=lambda: said.append("waiting")):
+            done.set()
+
+    thread = threading.Thread(target=second)
+    with kept(folder):
+        thread.start()
+        assert not done.wait(0.5)
+    assert done.wait(20)
+    thread.join(20)
+    assert said == []
+
+
+def test_a_folder_that_cannot_be_written_is_read_if_sound(tmp_path, monkeypatch):
     folder = fill(tmp_path / "k")
 
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(module, "file_lock", refuse)
-    with kept(folder, stamp="s") as place:
-        assert place is not None
-        assert place != folder
-        assert names(place) == {"code.nbc", "index.nbi", RECORD}
-        (place / "new").write_bytes(b"")
-    assert not place.exists()
-    assert names(folder) == {"code.nbc", "index.nbi", RECORD}
+    with kept(folder) as place:
+        assert place.path == folder
+        assert names(place.path) == {"code.nbc", "index.nbi", RECORD}
     flip(folder)
-    with kept(folder, stamp="s") as place:
-        assert place is None
+    with kept(folder) as place:
+        assert (place.path, place.reason) == (None, "Permission denied")
 
 
 def test_a_file_where_the_folder_should_be(tmp_path):
     (tmp_path / "k").write_bytes(b"")
-    with kept(tmp_path / "k", stamp="s") as place:
-        assert place is None
+    with kept(tmp_path / "k") as place:
+        assert place.path is None
+        assert place.reason
+
+
+def test_nothing_is_begun_on_a_full_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_NEEDED", 1 << 60)
+    with kept(tmp_path / "k") as place:
+        assert place.path is None
+        assert place.reason.endswith("MB are free")
 
 
 def test_using_the_kernels_adds_nothing_to_their_folder():
@@ -149,8 +203,19 @@ def test_what_nobody_used_for_long_is_removed(tmp_path):
     forget_old(used)
     assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"used", "young"}
     assert used.stat().st_mtime > 1e9  # its use was noted
-    assert intact(used, "s")
-    assert intact(young, "s")
+    assert state_of(used) is state_of(young) is State.SOUND
+
+
+def test_of_a_kind_those_used_last_stay_and_one_that_is_held(tmp_path):
+    now = time.time()
+    folders = [fill(tmp_path / f"copy-{i}") for i in range(6)]
+    fill(tmp_path / "recycle-0")
+    for i, folder in enumerate(folders):
+        os.utime(folder, (now - 100 * i, now - 100 * i))
+    with kept(folders[4]):
+        forget_old(folders[5], most=3)
+    left = {path.name for path in tmp_path.iterdir() if path.is_dir()}
+    assert left == {"copy-0", "copy-1", "copy-4", "copy-5", "recycle-0"}
 
 
 def test_dequantising_kernels_are_kept_and_checked_like_the_others(tmp_path):
@@ -166,7 +231,7 @@ def test_dequantising_kernels_are_kept_and_checked_like_the_others(tmp_path):
         return folder
 
     folder = folder_after_use()
-    assert folder.name.endswith("-q8_0")
+    assert folder.name.startswith("q8_0-")
     code = next(folder.rglob("*.nbc"))
     whole, time = code.read_bytes(), code.stat().st_mtime_ns
     folder_after_use()

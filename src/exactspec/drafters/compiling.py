@@ -1,48 +1,48 @@
 """Compiling a drafter's parts once per machine, into a folder of their own beside the kernels'.
 
 The folder is keyed by everything that goes into the code (its sources, numba, llvmlite, the CPU) and used only while
-every byte is the one written (see `target.kernels.kept`). Without a folder that can be used, it is compiled every time.
+every byte is the one written (see `target.compiled.numba_cache` and `kept`). Without a folder that can be used, it is
+compiled every time.
 """
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from exactspec.draft_names import BESIDE
+from exactspec.target.compiled.numba_cache import code_key, host_cpu, in_folder
 from exactspec.target.home import default_home
-from exactspec.target.kernels.kept import intact, kept
 
 _Built = TypeVar("_Built")
-_LOCK = threading.Lock()  # numba's configuration is one per process
+Tell = Callable[[str], None]
 
 
-def sources_of(package: Path) -> list[Path]:
-    """The files that a compiled folder depends on: all of a package's."""
-    return sorted(package.glob("*.py"))
+class Once(Generic[_Built]):
+    """What ``make(*key, progress=...)`` gives, made at the first call of a process for each `key`. `progress`, of that
+    first call alone, hears of what takes time. Raises as `make` does."""
+
+    __slots__ = ("_lock", "_made", "_make")
+
+    def __init__(self, make: Callable[..., _Built]) -> None:
+        self._make = make
+        self._made: dict[tuple[str, ...], _Built] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, *key: str, progress: Tell | None = None) -> _Built:
+        made = self._made.get(key)
+        if made is None:
+            with self._lock:
+                made = self._made.get(key)
+                if made is None:
+                    made = self._made[key] = self._make(*key, progress=progress)
+        return made
 
 
-def key_of(*packages: Path) -> str:
-    """What tells the code of these sources on this machine from any other, in hex."""
-    import llvmlite
-    import llvmlite.binding as llvm
-    import numba
-
-    features = sorted(name for name, has in llvm.get_host_cpu_features().items() if has)
-    digest = hashlib.sha256()
-    for part in (numba.__version__, llvmlite.__version__, llvm.get_host_cpu_name(), *features):
-        digest.update(part.encode() + b"\0")
-    for package in packages:
-        for source in sources_of(package):
-            digest.update(source.name.encode() + b"\0" + source.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def prepare(draft: str, progress: Callable[[str], None] | None = None) -> None:
+def prepare(draft: str, progress: Tell | None = None) -> None:
     """Load the functions that this draft mode takes, so that no request waits for them; `progress` hears of those that
     have to be compiled first. Raises as `compile_all` does."""
     from exactspec.drafters.copying import load as copying
@@ -50,32 +50,35 @@ def prepare(draft: str, progress: Callable[[str], None] | None = None) -> None:
 
     everything = draft.partition("+")[0] == "auto" or draft.startswith(BESIDE)
     if everything or draft == "copy":
-        copying.prepare(progress)
+        copying.compiled(progress=progress)
     if everything or draft == "recycle":
-        recycling.prepare(progress)
+        recycling.compiled(progress=progress)
 
 
-def folder_of(name: str, *packages: Path) -> Path:
-    """Where the compiled code is kept."""
-    return default_home() / "kernels" / f"{name}-{key_of(*packages)}"
+def folder_of(name: str, *sources: Path) -> Path:
+    """Where the compiled code is kept. `sources`: all files that it is made of, or folders of such files."""
+    return default_home() / "kernels" / f"{name}-{code_key(sources, host_cpu())}"
 
 
-def is_kept(name: str, *packages: Path) -> bool:
-    """Whether it need not be compiled: the folder is there, whole, and of these very files."""
-    return intact(folder_of(name, *packages), _stamp(packages))
-
-
-def compile_all(name: str, package: Path, entry: ModuleType, signatures: Mapping[str, Any]) -> dict[str, Any]:
+def compile_all(
+    name: str,
+    sources: Sequence[Path],
+    entry: ModuleType,
+    signatures: Mapping[str, Any],
+    *,
+    takes: str,
+    progress: Tell | None = None,
+) -> dict[str, Any]:
     """The functions of `entry` named in `signatures`, compiled for just these types, or loaded from where they are.
+    `sources`: see `folder_of`. `takes`: how long to compile, for `progress`.
 
     Raises ValueError if numba's compiler is switched off.
     """
     import numba
 
-    if numba.config.DISABLE_JIT:
-        raise ValueError(f"NUMBA_DISABLE_JIT is set: unset it, the {name} drafter exists only in compiled form")
+    _require_compiler(name)
 
-    def build(*, keep: bool) -> dict[str, Any]:
+    def build(keep: bool) -> dict[str, Any]:
         functions = {}
         for function_name, signature in signatures.items():
             function = numba.njit(error_model="numpy", cache=keep)(getattr(entry, function_name))
@@ -84,41 +87,35 @@ def compile_all(name: str, package: Path, entry: ModuleType, signatures: Mapping
             functions[function_name] = function
         return functions
 
-    return _kept(name, (package,), build)
+    what = f"{name} drafter"
+    return in_folder(folder_of(name, *sources), build, what=what, takes=takes, progress=progress)
 
 
-def compile_c(name: str, packages: Sequence[Path], function: Callable[..., Any], signature: Any) -> Any:
+def compile_c(
+    name: str,
+    sources: Sequence[Path],
+    function: Callable[..., Any],
+    signature: Any,
+    *,
+    what: str,
+    takes: str,
+    progress: Tell | None = None,
+) -> Any:
     """`function` as a numba C function (its field `address` is what compiled code can call), compiled or loaded.
-    `packages`: the folders of all sources that it is made of. Raises ValueError if numba's compiler is switched off."""
+    `what`: the name for `progress`; the rest as for `compile_all`. Raises ValueError if numba's compiler is switched
+    off."""
     import numba
 
-    if numba.config.DISABLE_JIT:
-        raise ValueError(f"NUMBA_DISABLE_JIT is set: unset it, the {name} drafter exists only in compiled form")
+    _require_compiler(name)
 
-    def build(*, keep: bool) -> Any:
+    def build(keep: bool) -> Any:
         return numba.cfunc(signature, cache=keep, error_model="numpy")(function)
 
-    return _kept(name, packages, build)
+    return in_folder(folder_of(name, *sources), build, what=what, takes=takes, progress=progress)
 
 
-def _stamp(packages: Sequence[Path]) -> str:
-    sources = [source for package in packages for source in sources_of(package)]
-    return "|".join([*map(str, packages), *(str(source.stat().st_mtime_ns) for source in sources)])
+def _require_compiler(name: str) -> None:
+    from numba import config
 
-
-def _kept(name: str, packages: Sequence[Path], build: Callable[..., _Built]) -> _Built:
-    import numba
-
-    with _LOCK:
-        before = numba.config.CACHE_DIR
-        try:
-            with kept(folder_of(name, *packages), stamp=_stamp(packages)) as folder:
-                if folder is None:
-                    return build(keep=False)
-                numba.config.CACHE_DIR = str(folder)
-                try:
-                    return build(keep=True)
-                except Exception:  # numba could not read or write there: do without
-                    return build(keep=False)
-        finally:
-            numba.config.CACHE_DIR = before
+    if config.DISABLE_JIT:
+        raise ValueError(f"NUMBA_DISABLE_JIT is set: unset it, the {name} drafter exists only in compiled form")

@@ -22,7 +22,7 @@ from exactspec.drafters.calls import Calls
 from exactspec.drafters.layer.checkpoint import read_layer
 from exactspec.drafters.layer.footprint import told
 from exactspec.drafters.layer.kernels.frame import MOST_LEVELS
-from exactspec.drafters.layer.kernels.load import prepare
+from exactspec.drafters.layer.kernels.load import compiled
 from exactspec.drafters.layer.runner import Grown, LayerRunner, Shape
 from exactspec.drafters.layer.state import LayerState
 from exactspec.target.base import FloatArray, Target
@@ -91,7 +91,7 @@ class LongSpecDrafter:
             raise ValueError("longspec drafts for models run by the exact runtime on the CPU: leave out hf: and device")
         layer = read_layer(folder)
         layer.card.check_target(target.config, target.sha256)
-        prepare(target.cpu.instruction_set, progress)
+        compiled(target.cpu.instruction_set, progress=progress)  # now, so that no request waits
         drafter = cls(LayerRunner(target, layer, recent=recent), widths=widths)
         drafter.measure()
         if progress is not None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from exactspec.drafters.compiling import compile_all, is_kept
+from exactspec.drafters.compiling import Once, Tell, compile_all
 
 NAME = "copy"
 PACKAGE = Path(__file__).parent
@@ -25,20 +23,7 @@ class Compiled:
     take_in: Any
 
 
-def prepare(progress: Callable[[str], None] | None = None) -> None:
-    """Load the functions now, so that no request waits for it; says so where they have to be compiled first.
-    Raises as `compiled` does."""
-    if progress is not None and not is_kept(NAME, PACKAGE):
-        progress("compiling the copy drafter for this machine, once: half a minute or so")
-    compiled()
-
-
-@cache
-def compiled() -> Compiled:
-    """The compiled functions; the first call of a process loads them, the first on a machine compiles (seconds).
-
-    Raises ValueError if numba's compiler is switched off.
-    """
+def _compiled(*, progress: Tell | None) -> Compiled:
     from numba import types
 
     from exactspec.drafters.copying import entry
@@ -54,4 +39,13 @@ def compiled() -> Compiled:
         "propose": i64(*text, *text, *text, *state, a(i64, 2), a(f32, 1), i64, i64),
         "take_in": types.void(*text, a(i32, 1), a(i32, 1), *state, a(i64, 1)),
     }
-    return Compiled(**compile_all(NAME, PACKAGE, entry, signatures))
+    functions = compile_all(NAME, (PACKAGE,), entry, signatures, takes="half a minute or so", progress=progress)
+    return Compiled(**functions)
+
+
+compiled = Once(_compiled)
+"""The compiled functions; the first call of a process loads them, the first on a machine compiles (half a
+minute or so).
+
+Raises ValueError if numba's compiler is switched off.
+"""

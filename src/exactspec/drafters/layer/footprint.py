@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from exactspec.drafters.layer.card import Card
+from exactspec.drafters.layer.kernels.frame import MOST_ROWS
 
 CHUNK: Final = 128
 UNIT: Final = 32
-MOST_ROWS: Final = 64
-"""Committed tokens that may wait to be taken in, and rows of one job."""
 
 
 def _padded(n: int, step: int) -> int:

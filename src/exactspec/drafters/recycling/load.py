@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from exactspec.drafters.compiling import compile_all, is_kept
+from exactspec.drafters.compiling import Once, Tell, compile_all
 
 NAME = "recycle"
 PACKAGE = Path(__file__).parent
@@ -23,20 +21,7 @@ class Compiled:
     drop: Any
 
 
-def prepare(progress: Callable[[str], None] | None = None) -> None:
-    """Load the functions now, so that no request waits for it; says so where they have to be compiled first.
-    Raises as `compiled` does."""
-    if progress is not None and not is_kept(NAME, PACKAGE):
-        progress("compiling the recycle drafter for this machine, once: some seconds")
-    compiled()
-
-
-@cache
-def compiled() -> Compiled:
-    """The compiled functions; the first call of a process loads them, the first on a machine compiles (seconds).
-
-    Raises ValueError if numba's compiler is switched off.
-    """
+def _compiled(*, progress: Tell | None) -> Compiled:
     from numba import types
 
     from exactspec.drafters.recycling import entry
@@ -54,4 +39,12 @@ def compiled() -> Compiled:
         "take_in": types.void(*state, a(i64, 1), a(i64, 1), *rows, a(i64, 1)),
         "drop": types.void(a(i64, 1), a(i32, 1), i64),
     }
-    return Compiled(**compile_all(NAME, PACKAGE, entry, signatures))
+    functions = compile_all(NAME, (PACKAGE,), entry, signatures, takes="some seconds", progress=progress)
+    return Compiled(**functions)
+
+
+compiled = Once(_compiled)
+"""The compiled functions; the first call of a process loads them, the first on a machine compiles (some seconds).
+
+Raises ValueError if numba's compiler is switched off.
+"""

@@ -1,54 +1,34 @@
 """Compiling the kernels once per machine: a cache folder that is keyed by everything that goes into them.
 
-numba's own key sees only the source file of the outermost function; this folder's name also hashes every kernel
-source, the numba and llvmlite versions and the CPU's features. A damaged folder is thrown away and compiled again
-(see kept).
+The folder's name hashes every kernel source, the numba and llvmlite versions and the CPU's features (see numba_cache).
+A damaged folder is thrown away and compiled again (see kept).
 """
 
 from __future__ import annotations
 
-import hashlib
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from exactspec.target.compiled.numba_cache import code_key, host_cpu, in_folder, is_compiled
 from exactspec.target.cpu import CpuInfo
 from exactspec.target.home import default_home
-from exactspec.target.kernels.kept import forget_old, intact, kept
-
-_Built = TypeVar("_Built")
-_LOCK = threading.Lock()  # numba's configuration is one per process
 
 
 def kernel_key(cpu: CpuInfo) -> str:
-    """Name of the cache folder: hash of kernel sources, compiler versions and CPU features."""
-    import llvmlite
-    import numba
-
-    digest = hashlib.sha256()
-    for part in (numba.__version__, llvmlite.__version__, cpu.llvm_name, *cpu.features):
-        digest.update(part.encode() + b"\0")
-    for source in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(source.name.encode() + b"\0" + source.read_bytes())
-    return digest.hexdigest()[:16]
+    """Hash of kernel sources, compiler versions and CPU features, in hex."""
+    return code_key([Path(__file__).parent], (cpu.llvm_name, *cpu.features))
 
 
 def kernel_folder(cpu: CpuInfo, home: Path | None = None) -> Path:
-    return (home or default_home()) / "kernels" / kernel_key(cpu)
-
-
-def _stamp() -> str:
-    """What numba compares besides: place and time of the sources. Said here, so that a silent recompilation of half a
-    minute cannot happen."""
-    sources = sorted(Path(__file__).parent.glob("*.py"))
-    return "|".join([str(Path(__file__).parent), *(str(source.stat().st_mtime_ns) for source in sources)])
+    """Where the kernels of one instruction set are kept."""
+    return (home or default_home()) / "kernels" / f"forward-{cpu.instruction_set}-{kernel_key(cpu)}"
 
 
 def are_compiled(cpu: CpuInfo, home: Path | None = None) -> bool:
     """Whether `load_kernels` would find them, undamaged."""
-    return intact(kernel_folder(cpu, home), _stamp())
+    return is_compiled(kernel_folder(cpu, home))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,70 +78,34 @@ def load_kernels(cpu: CpuInfo, *, home: Path | None = None, progress: Callable[[
         nibble_packing.pack_half: types.void(blocks, i64, array(i64, 1), units),
         nibble_packing.pack_six: types.void(blocks, array(i64, 1), units),
     }
-    say = progress or (lambda message: None)
 
-    def build(folder: Path | None) -> Kernels:
-        if folder is None or not any(folder.rglob(f"*{serve.__name__}*.nbc")):
-            say(f"compiling the kernels for this machine ({cpu.instruction_set}), once: half a minute or so")
+    def build(keep: bool) -> Kernels:
         compiled = []
         for function, signature in signatures.items():
-            kernel = numba.njit(nogil=True, error_model="numpy", cache=folder is not None)(function)
+            kernel = numba.njit(nogil=True, error_model="numpy", cache=keep)(function)
             kernel.compile(signature)
             kernel.disable_compile()  # another signature would be compiled, and written to the folder, in mid-use
             compiled.append(kernel)
         return Kernels(compiled[0], Packing(*compiled[1:]))
 
-    waited: list[None] = []
-
-    def waiting() -> None:
-        if not waited:
-            waited.append(say("waiting for another process that compiles the kernels"))
-
     folder = kernel_folder(cpu, home)
-    compiled = _in_folder(folder, _stamp(), build, waiting)
-    forget_old(folder)
-    return compiled
+    return in_folder(folder, build, what="kernels", takes="half a minute or so", progress=progress)
 
 
 def load_one(function: Callable[..., Any], signature: Any, *, home: Path | None = None) -> Any:
     """A kernel that only some files need (one type's dequantisation), compiled when it is first wanted and kept as the
     others are. What it calls must be in its own source file."""
-    import llvmlite
     import numba
-    from llvmlite import binding
 
-    source = Path(function.__code__.co_filename)
-    digest = hashlib.sha256(source.read_bytes())
-    for part in (numba.__version__, llvmlite.__version__, binding.get_host_cpu_name()):
-        digest.update(part.encode() + b"\0")
+    name = function.__name__.strip("_")
+    key = code_key([Path(function.__code__.co_filename)], host_cpu())
     # One folder a kernel: it is written once, so another process never sees it grow.
-    folder = (home or default_home()) / "kernels" / f"{digest.hexdigest()[:16]}-{function.__name__.strip('_')}"
+    folder = (home or default_home()) / "kernels" / f"{name}-{key}"
 
-    def build(folder: Path | None) -> Any:
-        kernel = numba.njit(nogil=True, error_model="numpy", cache=folder is not None)(function)
+    def build(keep: bool) -> Any:
+        kernel = numba.njit(nogil=True, error_model="numpy", cache=keep)(function)
         kernel.compile(signature)
         kernel.disable_compile()
         return kernel
 
-    return _in_folder(folder, f"{source}|{source.stat().st_mtime_ns}", build, None)
-
-
-def _in_folder(
-    folder: Path, stamp: str, build: Callable[[Path | None], _Built], waiting: Callable[[], None] | None
-) -> _Built:
-    """What `build` makes, with numba's files in a kept folder; None where nothing can be kept."""
-    import numba
-
-    with _LOCK:
-        before = numba.config.CACHE_DIR
-        try:
-            with kept(folder, stamp=stamp, waiting=waiting) as place:
-                if place is None:
-                    return build(None)
-                numba.config.CACHE_DIR = str(place)
-                try:
-                    return build(place)
-                except Exception:  # numba could not read or write there: do without
-                    return build(None)
-        finally:
-            numba.config.CACHE_DIR = before
+    return in_folder(folder, build, what=f"kernel {name}", takes="some seconds")

@@ -10,7 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from exactspec.drafters.layer.footprint import MOST_ROWS as MOST_ROWS
+MOST_ROWS: Final = 64
+"""Committed tokens that may wait to be taken in, and rows of one job."""
 
 MOST_WIDTH: Final = 16
 """Nodes of one pass below the root."""
