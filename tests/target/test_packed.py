@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,7 +33,7 @@ from exactspec.target.packed_source import PackedSource
 from exactspec.target.packed_store import HEAD, MANIFEST, WEIGHTS, PackedStore
 from exactspec.target.plain import fingerprint
 
-PACKING, AGAIN = "packing the weights, once", "the kept weights are damaged: packing them again"
+PACKING, AGAIN = "packing the weights, once", "the kept model is damaged: packing it again"
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +146,16 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "empty": lambda path: os.truncate(path, 0),
     "longer": lambda path: path.write_bytes(path.read_bytes() + b"\0"),
     "lose": Path.unlink,
+    "folder": lambda path: (path.unlink(), path.mkdir()),
+    "unreadable": lambda path: path.chmod(0),
 }
+
+
+def hides(home: Path) -> bool:
+    """Whether permissions keep this user from reading."""
+    probe = home / "probe"
+    probe.touch(mode=0)
+    return not os.access(probe, os.R_OK)
 
 
 @pytest.mark.parametrize("name", [MANIFEST, HEAD, WEIGHTS])
@@ -154,9 +164,11 @@ def test_a_damaged_file_is_packed_again(model, home, load, name, damage):
     _, before, _ = load(model)
     expected = fingerprint(before)
     del before
+    if damage == "unreadable" and not hides(home):
+        pytest.skip("this user may read every file")
     DAMAGES[damage](folder_of(home) / name)
     opened, packed, said = load(model)
-    assert said in ([PACKING], [AGAIN])
+    assert said == [AGAIN]
     assert fingerprint(packed) == expected
     assert opened.tokenizer.encode("hello") == open_model(model).tokenizer.encode("hello")
     _, packed, said = load(model)
@@ -164,24 +176,72 @@ def test_a_damaged_file_is_packed_again(model, home, load, name, damage):
     assert fingerprint(packed) == expected
 
 
+def test_a_file_where_its_folder_should_be(model, home, load):
+    load(model)
+    folder = folder_of(home)
+    shutil.rmtree(folder)
+    folder.touch()
+    assert load(model)[2] == [AGAIN]
+    assert load(model)[2] == []
+
+
 @pytest.mark.parametrize("stored", [{}, [], {"format": 1}, {"format": 99}, None])
-def test_a_manifest_of_another_form_counts_as_none(model, home, load, stored):
+def test_a_manifest_of_another_form_counts_as_damaged(model, home, load, stored):
     """Its own checksum right, what it says not."""
     load(model)
     body = json.dumps(stored).encode()
     digest = packed_store.hashlib.sha256(body).hexdigest().encode()
     (folder_of(home) / MANIFEST).write_bytes(digest + b"\n" + body)
-    assert load(model)[2] == [PACKING]
+    assert load(model)[2] == [AGAIN]
     assert load(model)[2] == []
 
 
-def test_other_code_makes_another_folder_and_removes_the_old_one(model, home, load, monkeypatch):
+def with_code(monkeypatch, digit: str) -> None:
+    monkeypatch.setattr(packed_store, "code_key", lambda: digit * 16)
+
+
+def codes(home: Path) -> set[str]:
+    return {use.path.name.partition("-")[2][0] for use in PackedStore(home).list()}
+
+
+def test_two_versions_of_the_code_both_stay_and_no_third(model, home, load, monkeypatch):
+    for digit in "01":
+        with_code(monkeypatch, digit)
+        assert load(model)[2] == [PACKING]
+    for digit in "0101":
+        with_code(monkeypatch, digit)
+        assert load(model)[2] == []
+    (zero,) = (use.path for use in PackedStore(home).list() if use.path.name.endswith("0" * 16))
+    os.utime(zero / MANIFEST, (time.time() - 60,) * 2)
+    with_code(monkeypatch, "2")
+    assert load(model)[2] == [PACKING]
+    assert codes(home) == {"1", "2"}
+
+
+def test_another_version_that_is_not_in_use_goes(model, home, load, monkeypatch):
+    with_code(monkeypatch, "0")
     load(model)
-    old = folder_of(home)
-    monkeypatch.setattr(packed_store, "code_key", lambda: "0" * 16)
-    assert load(model)[2] == [PACKING]
-    assert folder_of(home) != old
-    assert load(model)[2] == []
+    os.utime(folder_of(home) / MANIFEST, (time.time() - 8 * 86400,) * 2)
+    with_code(monkeypatch, "1")
+    load(model)
+    assert codes(home) == {"1"}
+
+
+def test_a_version_that_is_being_packed_stays(model, home, load, monkeypatch):
+    with_code(monkeypatch, "0")
+    load(model)
+    store, old = PackedStore(home), folder_of(home)
+    partial = old.with_name(f".partial-{old.name}")
+    partial.mkdir()
+    dead = old.with_name(f".partial-{'d' * 16}-{'e' * 16}")
+    dead.mkdir()
+    os.utime(old / MANIFEST, (0, 0))
+    with store.locked(packed_store.ModelKey(GgufSource(model).sha256)):
+        with_code(monkeypatch, "1")
+        load(model)
+    assert old.exists()
+    assert partial.exists()
+    assert not dead.exists()
 
 
 def test_another_model_stays(model, tmp_path, home, load):

@@ -67,7 +67,7 @@ class PackedSource:
         which `progress` is told in one line. Raises ValueError as the model file's own reader does."""
         if self._entry is not None and self._entry.intact():
             return self._entry.model()
-        damaged = self._entry is not None
+        broken = self._entry is not None  # its manifest was right, its weights are not
         self._entry = None
         say = progress or (lambda message: None)
         waited: list[None] = []
@@ -78,9 +78,10 @@ class PackedSource:
 
         try:
             with self._store.locked(self._key, waiting):
-                kept = None if damaged and not waited else self._store.find(self._key, threads=threads)
+                kept = None if broken and not waited else self._store.find(self._key, threads=threads)
                 if kept is None or not kept.intact():
-                    say("the kept weights are damaged: packing them again" if damaged else "packing the weights, once")
+                    damaged = self._store.is_damaged(self._key)
+                    say("the kept model is damaged: packing it again" if damaged else "packing the weights, once")
                     self._build(packing, threads)
                     kept = self._store.find(self._key, threads=threads)
             if kept is not None and kept.intact():

@@ -3,7 +3,8 @@
 Layout below the home folder: ``packed/MODEL-CODE/`` holds ``manifest.json``, ``weights.bin`` and ``head.bin`` (a GGUF
 file's vocabulary, and arrays of the configuration). MODEL stands for the model file's SHA-256, CODE for everything that
 decides how it is packed: the package's sources around model files and the versions that they rest on. So a change of
-either is another folder, and the ones of the same model with other code are removed once the new one is there.
+either is another folder. Of one model, the two used last stay (two versions of the package, or two checkouts, may share
+a home), the second while it is in use; the others are removed once a new one is there.
 
 The manifest is the model's own dataclasses as JSON (see `plain`) with the place and checksum of every array file, and
 a checksum of itself in its first line. A folder appears in one rename when all of it is on the disk: a killed process
@@ -39,10 +40,12 @@ if TYPE_CHECKING:  # listing and deleting need neither the kernels nor a tokeniz
     from exactspec.target.tokenizer_gguf import GgufVocabulary
 
 MANIFEST, HEAD, WEIGHTS = "manifest.json", "head.bin", "weights.bin"
+_PARTIAL = ".partial-"
 _FORMAT = 2
 # What reading a folder of another form may raise.
 _DAMAGED = (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError)
 _UNUSED_DAYS = 90  # a folder that was not used for so long goes when another is made
+_OTHER_CODE_DAYS = 7  # so does, after these, the other version of the same model
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,11 +162,16 @@ class PackedStore:
             os.utime(folder / MANIFEST)
         return entry
 
+    def is_damaged(self, key: ModelKey) -> bool:
+        """For a key that `find` gave nothing for: whether there is something, which must then be damaged. A folder is
+        only ever seen whole."""
+        return os.path.lexists(self.folder(key))
+
     @contextlib.contextmanager
     def locked(self, key: ModelKey, waiting: Callable[[], None] | None = None) -> Iterator[None]:
         """Held while a model is packed; `waiting` is called while another process does. Raises OSError."""
         self.root.mkdir(parents=True, exist_ok=True)
-        with file_lock(self.root / f".lock-{self.folder(key).name}", waiting):
+        with file_lock(self._lock(self.folder(key)), waiting):
             yield
 
     def build(
@@ -178,9 +186,8 @@ class PackedStore:
         """Write a model, part by part as `parts` gives them, and remove what it replaces. Call it with the lock held.
         Raises OSError, and whatever `parts` raises; then nothing of it is left."""
         final = self.folder(key)
-        partial = final.with_name(f".partial-{final.name}")
-        if partial.exists():  # of a process that was killed
-            shutil.rmtree(partial)
+        partial = final.with_name(_PARTIAL + final.name)
+        _remove(partial)  # of a process that was killed
         partial.mkdir(parents=True)
         try:
             with ArrayWriter(partial / HEAD) as writer:
@@ -191,8 +198,7 @@ class PackedStore:
                 files[WEIGHTS] = writer.finish()
             manifest = Manifest(_FORMAT, key.sha256, origin, plain_config, plain_vocabulary, plain_parts, files)
             _write_manifest(partial, manifest)
-            if final.exists():
-                shutil.rmtree(final)
+            _remove(final)
             os.rename(partial, final)
             with contextlib.suppress(OSError):
                 sync(self.root)
@@ -202,14 +208,23 @@ class PackedStore:
         self._clean(final)
 
     def _clean(self, fresh: Path) -> None:
-        """Remove other versions of the model that was just made, and what nobody has used for long."""
+        """Remove what the model that was just made replaces, what nobody has used for long, and what killed processes
+        left. What a process packs right now stays."""
         model = fresh.name.partition("-")[0]
+        ages: dict[Path, float] = {}
         for use in self.list():
-            age = 0.0
             with contextlib.suppress(OSError):
-                age = time.time() - (use.path / MANIFEST).stat().st_mtime
-            if use.path != fresh and (use.path.name.partition("-")[0] == model or age > _UNUSED_DAYS * 86400):
-                shutil.rmtree(use.path, ignore_errors=True)
+                ages[use.path] = time.time() - (use.path / MANIFEST).stat().st_mtime
+        versions = sorted((age, path) for path, age in ages.items() if path != fresh and _model_of(path) == model)
+        kept = {path for age, path in versions[:1] if age <= _OTHER_CODE_DAYS * 86400}
+        for use in self.list():
+            replaced = use.path != fresh and _model_of(use.path) == model and use.path not in kept
+            if replaced or ages.get(use.path, 0.0) > _UNUSED_DAYS * 86400 or use.path.name.startswith(_PARTIAL):
+                with contextlib.suppress(OSError), file_lock(self._lock(use.path), _busy):
+                    shutil.rmtree(use.path, ignore_errors=True)
+
+    def _lock(self, folder: Path) -> Path:
+        return self.root / f".lock-{folder.name.removeprefix(_PARTIAL)}"
 
     def list(self) -> tuple[PackedUse, ...]:
         """All folders, also of other versions; unfinished ones have no origin."""
@@ -276,6 +291,22 @@ def file_stamp(path: Path) -> str:
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     stats = [(file.name, file.stat()) for file in files]
     return " ".join(f"{name}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}" for name, stat in stats)
+
+
+def _model_of(folder: Path) -> str:
+    return folder.name.partition("-")[0]
+
+
+def _busy() -> None:
+    raise BlockingIOError
+
+
+def _remove(path: Path) -> None:
+    """Whatever it is, if it is there. Raises OSError."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _read_manifest(folder: Path) -> Manifest:
