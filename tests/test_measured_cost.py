@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -104,17 +103,44 @@ def test_kept_for_a_target_and_its_threads(tmp_path: Path) -> None:
     assert measure.calls == 3
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "{}", "cut", "cost"])
-def test_a_damaged_file_is_measured_anew(tmp_path: Path, text: str) -> None:
-    measure, fake = Counted(), Fake(cost=None)
-    first = kept_cost(fake, threads=2, home=tmp_path, measure=measure)
+def cut(path: Path) -> None:
+    path.write_text(path.read_text()[:60])
+
+
+def another_digit(path: Path) -> None:
+    text = path.read_text()
+    path.write_text(text.replace("1.25", "1.35"))
+    assert path.read_text() != text
+
+
+def become_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(lambda path, text=text: path.write_text(text) for text in ("", "[1]", "{}")),
+        cut,
+        another_digit,
+        become_a_folder,
+    ],
+    ids=["empty", "list", "object", "cut", "digit", "folder"],
+)
+def test_a_damaged_file_is_measured_anew(tmp_path: Path, damage) -> None:
+    measure, fake, said = Counted(), Fake(cost=None), []
+    first = kept_cost(fake, threads=2, home=tmp_path, measure=measure, progress=said.append)
     (path,) = (tmp_path / "costs").iterdir()
     good = path.read_text()
-    falling = json.dumps(json.loads(good) | {"cost": [1.0, 3.0, 2.0]})
-    path.write_text({"cut": good[: len(good) // 2], "cost": falling}.get(text, text))
-    assert kept_cost(fake, threads=2, home=tmp_path, measure=measure) == first
+    damage(path)
+    assert kept_cost(fake, threads=2, home=tmp_path, measure=measure, progress=said.append) == first
     assert measure.calls == 2
     assert path.read_text() == good
+    assert said == [
+        "measuring what rows cost on this machine, once",
+        "measuring what rows cost on this machine, again, because what was kept is damaged",
+    ]
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:

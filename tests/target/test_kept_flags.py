@@ -47,13 +47,14 @@ def test_made_once(tmp_path: Path) -> None:
     ids=["cut", "flag", "digit", "head", "key", "kind", "empty"],
 )
 def test_damage_is_noticed(tmp_path: Path, damage) -> None:
-    maker = Maker()
-    kept_flags(KEY, 2, maker, home=tmp_path)
+    maker, said = Maker(), []
+    kept_flags(KEY, 2, maker, home=tmp_path, progress=said.append)
     (path,) = (tmp_path / "calibrated").iterdir()
     before = path.read_text()
     path.write_text(damage(before))
     assert path.read_text() != before
-    assert kept_flags(KEY, 2, maker, home=tmp_path) == WIDE
+    assert kept_flags(KEY, 2, maker, home=tmp_path, progress=said.append) == WIDE
+    assert [line.rpartition(", ")[2] for line in said] == ["once", "because what was kept is damaged"]
     assert maker.calls == 2
     assert path.read_text() == before
 

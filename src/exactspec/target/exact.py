@@ -100,14 +100,8 @@ class ExactTarget:
         self._call = self._frames.view(np.uint8)[8 * first : 8 * (first + len(CALL_FIELDS))].view(np.int64)
         set_model(self._frames, self.packed, self._layer_table, self._page_shape, self.wide, self._widest)
         if self.accuracy == "mixed":
-
-            def measure() -> Wide:
-                if progress is not None:
-                    progress("measuring which products need finer activations, once")
-                return self._calibrated()
-
             key = calibration_key(source.sha256, self.cpu, cache_dtype)
-            self._set_wide(kept_flags(key, config.num_layers, measure, home=home))
+            self._set_wide(kept_flags(key, config.num_layers, self._calibrated, home=home, progress=progress))
         self.identity = identity_of(source.sha256, self.cpu, cache_dtype, self.accuracy, self.wide)
 
     @property

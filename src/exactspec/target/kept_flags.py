@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from exactspec.target.kernels.compile import kernel_key
 from exactspec.target.precision import KINDS, Wide
 from exactspec.target.small_files import try_write
 
+Tell = Callable[[str], None]
+
 
 def calibration_key(weights: str, cpu: CpuInfo, cache_dtype: str) -> str:
     """All that a calibration depends on, in hex. `weights`: SHA-256 of the weights file."""
@@ -28,11 +31,18 @@ def calibration_key(weights: str, cpu: CpuInfo, cache_dtype: str) -> str:
     return digest.hexdigest()
 
 
-def kept_flags(key: str, num_layers: int, make: Callable[[], Wide], *, home: Path | None = None) -> Wide:
-    """The flags kept under `key`, else ``make()``, which is then kept; without a word if that cannot be written."""
+def kept_flags(
+    key: str, num_layers: int, make: Callable[[], Wide], *, home: Path | None = None, progress: Tell | None = None
+) -> Wide:
+    """The flags kept under `key`, else ``make()``, which `progress` is told and which is then kept; without a word if
+    that cannot be written."""
     path = (home or default_home()) / "calibrated" / f"{key[:32]}.json"
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         return _decode(path.read_text(encoding="utf-8"), key, num_layers)
+    if progress is not None:
+        damaged = os.path.lexists(path)  # a file is only ever seen whole
+        again = "again, because what was kept is damaged" if damaged else "once"
+        progress(f"measuring which products need finer activations, {again}")
     wide = make()
     try_write(path, _encode(key, wide))
     return wide

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -17,6 +18,8 @@ def try_write(path: Path, text: str) -> None:
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 file.write(text)
+            if path.is_dir():  # from elsewhere: it would be in the way for ever
+                shutil.rmtree(path)
             os.replace(temporary, path)
         except BaseException:
             os.unlink(temporary)
