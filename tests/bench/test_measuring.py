@@ -213,6 +213,40 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert third.calls == []
 
 
+@pytest.mark.parametrize("between", [False, True])
+def test_half_a_round_in_the_file_is_played_again_and_not_doubled(tmp_path: Path, between: bool) -> None:
+    path = tmp_path / "r.jsonl"
+    run_arms(_engine(), [_case()], ("none", "copy"), model="m", repeats=2, recorder=_recorder(path))
+    lines = path.read_text().splitlines(keepends=True)
+    other = ['{"kind": "other"}\n'] if between else []
+    path.write_text("".join([*lines[:3], *other, '{"arm": "no']))  # as a kill in the middle of a long write leaves it
+    recorder = _recorder(path)
+    run_arms(_engine(), [_case()], ("none", "copy"), model="m", repeats=2, recorder=recorder)
+    expected = [(0, "none"), (0, "copy"), (1, "copy"), (1, "none")]
+    assert [(line["repeat"], line["arm"]) for line in recorder.out.lines if line["kind"] == "run"] == expected
+    assert ResultFile(path).lines == recorder.out.lines
+    assert [line["kind"] for line in recorder.out.lines].count("other") == between
+    assert [path.name for path in tmp_path.iterdir()] == ["r.jsonl"]
+
+
+def test_a_full_disk_leaves_no_part_of_a_group(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    path = tmp_path / "r.jsonl"
+    out = ResultFile(path)
+    out.append([{"a": 1}])
+    before = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"r\.jsonl"):
+            out.append([{"b": "x" * 700}, {"c": "y" * 700}])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == before
+    out.append([{"d": 2}])
+    assert ResultFile(path).lines == out.lines == ({"a": 1}, {"d": 2})
+
+
 def test_other_work_of_the_same_name_is_measured_again(tmp_path: Path) -> None:
     recorder = _recorder(tmp_path / "r.jsonl")
     run_arms(_engine(), [_case()], ("none", "copy"), model="m", repeats=1, recorder=recorder)

@@ -45,6 +45,8 @@ class Recorder:
             raise ValueError(f"repeats must be at least 1, got {repeats}")
         label = " ".join(str(head[key]) for key in ("model", "case") if key in head)
         same = {**head, "arms": list(contestants), "config": self.provenance().config}
+        if torn := incomplete(self.out, same):  # played again, and never in the file twice
+            self.out.drop(torn)
         missing = pending(self.out, same, repeats=repeats)
         if remaining is not None:
             remaining.skipped(repeats - len(missing))
@@ -99,11 +101,26 @@ def round_lines(
 
 def pending(out: ResultFile, same: Mapping[str, Any], *, repeats: int) -> list[int]:
     """Numbers of the rounds, of those whose lines agree with `same`, that are not complete in the file."""
-    seen: dict[int, set[str]] = {}
+    played = _rounds(out, same)
+    return [repeat for repeat in range(repeats) if not _complete(played.get(repeat, []), same)]
+
+
+def incomplete(out: ResultFile, same: Mapping[str, Any]) -> list[Line]:
+    """The lines of rounds that agree with `same` of which some are missing: of a process killed while it wrote."""
+    rounds = _rounds(out, same).values()
+    return [line for lines in rounds if not _complete(lines, same) for line in lines]
+
+
+def _rounds(out: ResultFile, same: Mapping[str, Any]) -> dict[int, list[Line]]:
+    found: dict[int, list[Line]] = {}
     for line in out.lines:
         if all(line.get(key) == value for key, value in same.items()):
-            seen.setdefault(line["repeat"], set()).add(line["arm"])
-    return [repeat for repeat in range(repeats) if not seen.get(repeat, set()) >= set(same["arms"])]
+            found.setdefault(line["repeat"], []).append(line)
+    return found
+
+
+def _complete(lines: Sequence[Line], same: Mapping[str, Any]) -> bool:
+    return {line["arm"] for line in lines} >= set(same["arms"])
 
 
 def _digest(ids: Sequence[int]) -> str:

@@ -36,14 +36,35 @@ class ResultFile:
         return tuple(self._lines)
 
     def append(self, lines: Sequence[Line]) -> None:
-        """Add a group of lines; after a crash either all of the group's complete lines or a prefix is there."""
-        text = "".join(json.dumps(line, sort_keys=True, allow_nan=False) + "\n" for line in lines)
+        """Add a group of lines. Where they cannot all be written (OSError naming the file) none is there; a process
+        that is killed meanwhile may leave the first few of them."""
+        data = "".join(json.dumps(line, sort_keys=True, allow_nan=False) + "\n" for line in lines).encode()
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(text)
+        with self._path.open("ab", buffering=0) as file:
+            end = os.fstat(file.fileno()).st_size
+            try:
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[file.write(rest) :]
+                os.fsync(file.fileno())
+            except BaseException as error:
+                os.ftruncate(file.fileno(), end)
+                if isinstance(error, OSError):  # writing to an open file does not say its name
+                    raise OSError(error.errno, error.strerror, str(self._path)) from None
+                raise
+        self._lines.extend(json.loads(line) for line in data.splitlines())
+
+    def drop(self, lines: Sequence[Line]) -> None:
+        """Remove lines, the very objects of `lines`; the file is replaced in one step."""
+        gone = {id(line) for line in lines}
+        left = [line for line in self._lines if id(line) not in gone]
+        fresh = self._path.with_name(f".new-{self._path.name}")
+        with fresh.open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(line, sort_keys=True) + "\n" for line in left)
             file.flush()
             os.fsync(file.fileno())
-        self._lines.extend(json.loads(line) for line in text.splitlines())
+        os.replace(fresh, self._path)
+        self._lines = left
 
     def _read(self) -> None:
         data = self._path.read_bytes()
