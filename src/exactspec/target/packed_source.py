@@ -89,7 +89,10 @@ class PackedSource:
             reason = "what was written there reads back otherwise"
         except OSError as error:
             reason = error.strerror or str(error)
-        say(f"the packed weights cannot be kept in {self._store.root} ({reason}): every start packs them again")
+        say(
+            f"the packed weights cannot be kept in {self._store.root} ({reason}): every start packs them again; free "
+            "space there, or set EXACTSPEC_HOME to a folder that can be written"
+        )
         return pack_model(self._opened(), packing, threads)
 
     def _build(self, packing: Packing, threads: int) -> None:
