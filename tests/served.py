@@ -84,7 +84,7 @@ def start_server(
 ) -> tuple[Running, Callable[[], None]]:
     prepare("auto")  # as the command does: no request waits while a drafter is compiled, and runs out of its time
     listener = listen("127.0.0.1", 0)
-    service = Service(ServerSettings(name=MODEL, **{"grace_s": 0.0, **settings}))
+    service = Service(ServerSettings(**{"name": MODEL, "grace_s": 0.0, **settings}))
     service.serve(Scheduler(engine, **scheduler))
     server = make_server(service)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

@@ -20,7 +20,9 @@ BESIDE = "copy+recycle"
 DRAFTS = ("none", "copyspec", "copy", "recycle", BESIDE, LAYER, f"{BESIDE}+{LAYER}", "auto")
 """Names that need no second model."""
 
-MODEL_FORMS = ("model:NAME", "copyspec+model:NAME", "auto+model:NAME")
+_SELF = "self"
+_FIRST = ("copyspec", "auto")
+MODEL_FORMS = tuple(first + model for model in ("model:NAME", _SELF) for first in ("", *(f"{f}+" for f in _FIRST)))
 """How names with a model are shown to people."""
 
 LAYER_FORMS = (f"{LAYER}:FOLDER", f"{BESIDE}+{LAYER}:FOLDER")
@@ -29,7 +31,7 @@ LAYER_FORMS = (f"{LAYER}:FOLDER", f"{BESIDE}+{LAYER}:FOLDER")
 FORMS = (*DRAFTS, *LAYER_FORMS, *MODEL_FORMS)
 """All names, as they are shown to people."""
 
-_FORM = re.compile(r"(?:(copyspec|auto)\+)?(?:model:(.+)|self)", re.DOTALL)
+_FORM = re.compile(rf"(?:({'|'.join(_FIRST)})\+)?(?:model:(.+)|{_SELF})", re.DOTALL)
 _LAYER_FORM = re.compile(r"(copy\+recycle\+)?longspec(?::(.+))?", re.DOTALL)
 
 

@@ -89,15 +89,16 @@ def start() -> Iterator[Any]:
 HEADERS = {"Content-Type": "application/json", "Authorization": "Bearer k2", "X-Request-Id": "mine-1"}
 
 
-def ask(port: int, method: str, path: str, body: Any = None) -> tuple[http.client.HTTPConnection, Any]:
+def ask(port: int, method: str, path: str, body: Any = None, **headers: str) -> tuple[http.client.HTTPConnection, Any]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-    connection.request(method, path, json.dumps(body) if body else None, HEADERS)
+    connection.request(method, path, json.dumps(body) if body else None, HEADERS | headers)
     return connection, connection.getresponse()
 
 
 def test_a_process_from_start_to_end(start: Any) -> None:
     """Settings from variables; 503 while loading; a stream that is cut at the end of the grace time; the log."""
     env = {"EXACTSPEC_PORT": "0", "EXACTSPEC_NAME": "my-model", "EXACTSPEC_GRACE": "0.3", "EXACTSPEC_API_KEY": "k1 k2"}
+    env["EXACTSPEC_ALLOWED_HOST"] = "my.box other.box"
     server = start("-m", "tiny", "--log-prompts", env=env)
     port = server.listening()
     connection, response = ask(port, "GET", "/health")
@@ -112,6 +113,10 @@ def test_a_process_from_start_to_end(start: Any) -> None:
     connection, response = ask(port, "GET", "/health")
     assert response.status == 200
     connection.close()
+    for name, status in (("my.box", 200), ("other.box:1", 200), ("evil.example", 421)):
+        connection, response = ask(port, "GET", "/health", Host=name)
+        assert response.status == status
+        connection.close()
     body = {"prompt": "a secret", "max_tokens": 90_000, "stream": True, "model": "my-model"}
     connection, stream = ask(port, "POST", "/v1/completions", body)
     assert stream.getheader("X-Request-Id") == "mine-1"
@@ -125,7 +130,7 @@ def test_a_process_from_start_to_end(start: Any) -> None:
     assert server.lines[-1].strip() == "stopped"
     entries = [json.loads(line) for line in server.lines if line.startswith("{")]
     requests = [e for e in entries if e["event"] == "request"]
-    assert [e["status"] for e in requests] == [503, 503, 200, 200]
+    assert [e["status"] for e in requests] == [503, 503, 200, 200, 200, 421, 200]
     assert {e["request_id"] for e in requests} == {"mine-1"}
     assert "a secret" in requests[-1]["body"]
     assert requests[-1]["finish_reasons"] == ["cancelled"]
@@ -141,6 +146,7 @@ def test_a_process_from_start_to_end(start: Any) -> None:
         (["--log-level", "loud"], "--log-level"),
         (["--draft", "magic"], "draft must be one of"),
         (["--api-key-file", "/no/such/file"], "--api-key-file"),
+        (["--allowed-host", "http://my.box"], "allowed_hosts must be names"),
         (["--time-limit", "0"], "time_limit_s must be"),
     ],
 )

@@ -199,6 +199,12 @@ def test_speculative_options(serve: Serve) -> None:
         status, _, reply = running.post("/v1/chat/completions", {**body, "speculative": bad})
         assert status == 400, bad
         assert reply["error"]["param"].startswith("speculative")
+    told = running.post("/v1/chat/completions", {**body, "speculative": {"draft": "magic"}})[2]["error"]["message"]
+    named = told.partition("one of ")[2].partition(", got ")[0].split(", ")
+    assert {"none", "auto", "self", "copyspec+self", "model:NAME"} <= set(named)
+    for name in named:  # each is a name: what has to be opened for it is asked for, or it drafts
+        status, _, reply = running.post("/v1/chat/completions", {**body, "speculative": {"draft": name}})
+        assert status == 200 or "not open" in reply["error"]["message"], name
     status, _, reply = running.post("/v1/chat/completions", {**body, "speculative": {"draft": "model:not-there"}})
     assert status == 400
     assert "not-there" in reply["error"]["message"]

@@ -29,8 +29,8 @@ def slow(**options: Any) -> Engine:
 
 def request(body: dict[str, Any], path: str = "/v1/completions") -> bytes:
     data = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
-    return head.encode() + data
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    return head.encode() + f"Content-Length: {len(data)}\r\n\r\n".encode() + data
 
 
 def connect(running: Running) -> socket.socket:
@@ -151,12 +151,12 @@ def test_a_client_that_does_not_read_is_cut_off_in_the_end(serve: Serve, monkeyp
         b"\x00" * 200 + b"\r\n\r\n",
         b"GET\r\n\r\n",
         b"POST /v1/completions HTTP/9.9\r\n\r\n",
-        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
-        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
-        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
         b"POST /v1/completions HTTP/1.1\r\n" + b"X-Long: " + b"a" * 200_000 + b"\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\xaa" * 100,
-        b"POST /%zz%00/../../etc/passwd HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n",
+        b"POST /%zz%00/../../etc/passwd HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n",
     ],
 )
 def test_what_is_no_request_is_refused(serve: Serve, data: bytes) -> None:

@@ -14,6 +14,7 @@ from served import MODEL, Serve
 from exactspec.engine import Engine
 from exactspec.server.settings import ServerSettings
 
+HEAD = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 USER: list[Any] = [{"role": "user", "content": "hi"}]
 
 
@@ -43,7 +44,7 @@ def test_size_of_the_body(serve: Serve) -> None:
     assert (status, body["error"]["code"]) == (413, "request_too_large")
     assert headers["connection"] == "close"
     with socket.create_connection(("127.0.0.1", running.port), timeout=10) as s:  # no length stated: chunks
-        s.sendall(b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        s.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
         s.sendall(b"fa0\r\n" + b"a" * 4000 + b"\r\n0\r\n\r\n")
         assert s.recv(100).startswith(b"HTTP/1.1 413")
     assert running.post("/tokenize", {"prompt": "a"})[0] == 200
@@ -52,7 +53,7 @@ def test_size_of_the_body(serve: Serve) -> None:
 def test_a_body_that_does_not_come(serve: Serve) -> None:
     running = serve(noise(), body_limit_s=0.2)
     with socket.create_connection(("127.0.0.1", running.port), timeout=10) as s:
-        s.sendall(b'POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{"prompt"')
+        s.sendall(HEAD + b'Content-Length: 50\r\n\r\n{"prompt"')
         assert s.recv(100).startswith(b"HTTP/1.1 408")
     assert running.post("/tokenize", {"prompt": "a"})[0] == 200
 
@@ -205,6 +206,10 @@ def test_an_answer_that_its_own_parameters_forbid_is_a_400(serve: Serve) -> None
         ("/v1/chat/completions", {"messages": USER, "guided_regex": "a", "guided_choice": ["a"]}, "guided_choice"),
         ("/v1/chat/completions", {"messages": []}, "messages"),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "\ud800"}]}, "messages"),
+        ("/v1/chat/completions", {"messages": [{"role": "wizard", "content": "a"}]}, "messages.0.role"),
+        ("/v1/chat/completions", {"messages": [*USER, {"role": "User", "content": "a"}]}, "messages.1.role"),
+        ("/v1/chat/completions", {"messages": [{"role": "", "content": "a"}]}, "messages.0.role"),
+        ("/tokenize", {"messages": [{"role": "wizard", "content": "a"}]}, "messages.0.role"),
         ("/v1/chat/completions", {}, "messages"),
         ("/v1/completions", {}, "prompt"),
         ("/v1/completions", {"prompt": ""}, "prompt"),
@@ -231,6 +236,15 @@ def test_mistakes_name_their_field(serve: Serve, path: str, body: Any, param: st
         assert reply["error"]["type"] == "invalid_request_error"
         assert (reply["error"]["param"] or "").startswith(param), reply
     assert not running.service.scheduler.stats().steps
+
+
+def test_an_unknown_role_is_told_the_known_ones(serve: Serve) -> None:
+    running = serve(noise())
+    reply = running.post("/v1/chat/completions", {"messages": [{"role": "wizard", "content": "a"}]})[2]
+    for role in ("system", "developer", "user", "assistant", "tool", "function"):
+        assert f"'{role}'" in reply["error"]["message"]
+        known = {"messages": [{"role": role, "content": "a", "name": "f", "tool_call_id": "1"}], "max_tokens": 1}
+        assert running.post("/v1/chat/completions", known)[0] == 200
 
 
 def test_no_route(serve: Serve) -> None:

@@ -334,6 +334,21 @@ def test_light_dark_and_phone(browser: Any, serve: Serve, model: Model) -> None:
     context.close()
 
 
+@pytest.mark.parametrize("width", [320, 375, 1000])
+def test_a_long_name_can_be_read(browser: Any, serve: Serve, model: Model, width: int) -> None:
+    name = "an-organisation/a-model-with-a-long-name-0.5b-instruct-q4_k_m.gguf"
+    context = browser.new_context(viewport={"width": width, "height": 667})
+    page = open_page(context, serve(model.engine, name=name))
+    expect(page.locator("#model-name")).to_have_text(name)
+    assert name in page.locator("#model").get_attribute("title")
+    shown = page.locator("#model-name").evaluate(
+        "e => e.scrollWidth <= e.clientWidth && e.scrollHeight <= e.clientHeight"
+    )
+    assert shown
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    context.close()
+
+
 def test_what_the_page_is_served_with(serve: Serve, model: Model) -> None:
     """Needs no browser: only the page's own files, each with the policy; no other path is taken from the API."""
     running = serve(model.engine, api_keys=("secret",))

@@ -45,6 +45,10 @@ def serve(
     cors_origin: Annotated[
         list[str] | None, _option("cors-origin", "URL", "Let web pages of this origin call; repeatable.")
     ] = None,
+    allowed_host: Annotated[
+        list[str] | None,
+        _option("allowed-host", "NAME", "Let it be called by this name, as a proxy may do; repeatable."),
+    ] = None,
     draft: Annotated[str, _option("draft", "|".join(FORMS), "How to draft. Never changes an answer.")] = "auto",
     draft_model: Annotated[
         list[str] | None,
@@ -100,6 +104,7 @@ def serve(
         port=port,
         api_keys=(*(api_key or ()), *_keys(api_key_file)),
         cors_origins=tuple(cors_origin or ()),
+        allowed_hosts=tuple(allowed_host or ()),
         max_body_bytes=max_body_bytes,
         time_limit_s=time_limit,
         max_choices=max_choices,

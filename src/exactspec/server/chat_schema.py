@@ -28,7 +28,7 @@ class RefusalPart(Tolerant):
 
 
 class ChatMessage(Tolerant):
-    role: str
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[TextPart | RefusalPart] | None = None
     name: str | None = None
     tool_calls: list[ToolCallMessage] | None = None

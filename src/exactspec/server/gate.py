@@ -1,4 +1,5 @@
-"""What every request passes: an id, the API key, the size and time of its body; and the line in the log at its end.
+"""What every request passes: an id, the name it calls, the API key, the kind, size and time of its body; and the line
+in the log at its end.
 
 Plain ASGI, around the application. The body is read here, whole and within limits, so that what comes after it on the
 connection can only be the client going away.
@@ -18,11 +19,13 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from exactspec.server.errors import ApiError
+from exactspec.server.hosts import Hosts, name_in
 from exactspec.server.logs import FIELDS
 from exactspec.server.service import Service
 
 _log = logging.getLogger(__name__)
 _ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+_JSON = re.compile(rb"application/([a-z0-9.-]+\+)?json", re.IGNORECASE)
 OPEN_PATHS = ("/health", "/v1/", "/metrics", "/tokenize", "/detokenize", "/openapi.json")
 """Paths of the API; of them, only the first is open without a key. All others are the web page's."""
 _DRAIN = 8  # times the limit that is read, and thrown away, so that the client gets to read the refusal
@@ -33,6 +36,7 @@ class Gate:
         self._app = app
         self._service = service
         self._keys = [key.encode() for key in service.settings.api_keys]
+        self._hosts = Hosts(service.settings.host, service.settings.allowed_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -55,7 +59,9 @@ class Gate:
 
         body = b""
         try:
+            self._check_host(headers)
             self._authorize(scope, headers)
+            _check_kind(scope, headers)
             read = await self._body(headers, receive)
             if read is None:
                 status = 499
@@ -68,6 +74,18 @@ class Gate:
             await response(scope, receive, tell)
         finally:
             self._note(scope, state, status, perf_counter() - start, body)
+
+    def _check_host(self, headers: dict[bytes, bytes]) -> None:
+        """Every browser sends a Host; HTTP/1.0, in which it may be missing, is no browser's."""
+        given = headers.get(b"host")
+        if given is None or self._hosts.allow(given.decode("latin-1")):
+            return
+        name = name_in(given.decode("latin-1"))
+        message = "the request's Host header names no host: send the server's address in it"
+        if name is not None:
+            name = name[:100]
+            message = f"this server is not called {name}: use its address, or start it with --allowed-host {name}"
+        raise ApiError(message, status=421, code="host_not_allowed")
 
     def _authorize(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         path = scope["path"]
@@ -137,6 +155,17 @@ class Gate:
             fields |= {"body": body.decode("utf-8", "replace"), "texts": [c.text for c in done]}
         level = logging.ERROR if status >= 500 and status != 503 else logging.INFO
         _log.log(level, "request", extra={FIELDS: fields})
+
+
+def _check_kind(scope: Scope, headers: dict[bytes, bytes]) -> None:
+    """A page of another site may send other kinds, or none, without asking; for JSON its browser must ask first."""
+    kind = headers.get(b"content-type", b"").partition(b";")[0].strip()
+    if scope["method"] == "POST" and _JSON.fullmatch(kind) is None:
+        raise ApiError(
+            "the request's body must be JSON: send it with the header 'Content-Type: application/json'",
+            status=415,
+            code="unsupported_media_type",
+        )
 
 
 def _stated(headers: dict[bytes, bytes]) -> int:

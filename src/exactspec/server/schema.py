@@ -43,8 +43,9 @@ class Prediction(Strict):
 
 
 class SpeculativeOptions(Strict):
-    """How to draft; cannot change an answer. `draft`: none, copy, copyspec, auto, or what the server was started
-    with. `max_nodes`: most drafted tokens verified in one step. `trace`: each chunk says where its tokens came from."""
+    """How to draft; cannot change an answer. `draft`: a name as for ``--draft``, of a model or layer only if the
+    server has it open. `max_nodes`: most drafted tokens verified in one step. `trace`: each chunk says where its
+    tokens came from."""
 
     draft: str | None = None
     max_nodes: int | None = None

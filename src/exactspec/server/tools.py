@@ -13,7 +13,7 @@ from exactspec.server.toolcalls import CLOSE, OPEN
 from exactspec.server.translate import text_of
 
 Json = dict[str, Any]
-_ROLES = {"developer": "system"}  # OpenAI's newer name; templates know the older
+_ROLES = {"developer": "system", "function": "tool"}  # OpenAI's newest and oldest names; templates know these
 
 
 def chosen(body: ChatRequest) -> list[Tool] | None:

@@ -97,7 +97,7 @@ class Page {
       const model = await api.model(this.settings.key);
       this.name = model.id;
       find("model-name").textContent = model.id;
-      find("model").title = `${model.exactspec.identity}, context of ${model.max_model_len} tokens`;
+      find("model").title = `${model.id}: ${model.exactspec.identity}, context of ${model.max_model_len} tokens`;
       this.settings.offer(model.exactspec.drafts);
       this.say(null);
     } catch (error) {
