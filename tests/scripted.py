@@ -198,7 +198,7 @@ class ByteTokenizer:
     def vocab_size(self) -> int:
         return 260 + len(self._merges)
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, at_most: int | None = None) -> list[int]:
         data, ids, at = text.encode(), [], 0
         while at < len(data):
             merge = next((m for m in self._merges if data.startswith(m, at)), None)
@@ -217,6 +217,7 @@ class ByteTokenizer:
         *,
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        at_most: int | None = None,
     ) -> list[int]:
         ids = [] if tools is None else [OPEN, *self.encode(f"tools\n{json.dumps(tools)}"), CLOSE]
         for message in messages:

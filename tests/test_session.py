@@ -330,9 +330,9 @@ def test_templates_that_change_earlier_replies_are_obeyed() -> None:
     class Strips(ByteTokenizer):
         """As templates do that drop the thinking part of earlier turns, or trim."""
 
-        def chat(self, messages: Any, *, add_generation_prompt: bool = True) -> list[int]:
+        def chat(self, messages: Any, **options: Any) -> list[int]:
             shown = [m | {"content": m["content"].split("|")[-1].strip()} for m in messages]
-            return super().chat(shown, add_generation_prompt=add_generation_prompt)
+            return super().chat(shown, **options)
 
     tokenizer = Strips(merges=[b"ab"], eos=[CLOSE])
     e = Engine(says(b"hm|abab", b" abab ", b"x", merges=tokenizer), tokenizer)

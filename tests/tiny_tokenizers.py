@@ -6,10 +6,13 @@ import json
 import random
 import unicodedata
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from exactspec.target.sentencepiece_bpe import SPACE
 
 Trained: TypeAlias = tuple[dict[str, int], list[tuple[str, str]]]  # vocabulary and merges
 
@@ -99,3 +102,35 @@ CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' "
     "+ '\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
+
+
+def write_folder(folder: Path, tokenizer: Tokenizer, **files: Any) -> Path:
+    """A folder as transformers saves it; `files`: other JSON files, by their names."""
+    folder.mkdir(exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    for name, value in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(value))
+    return folder
+
+
+def sentencepiece_like(normalizer: bool) -> Tokenizer:
+    """A Llama 2 kind of tokenizer.json: byte fallback, spaces as U+2581, BOS by the post-processor."""
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), SPACE]
+    pieces += [*"abcdefghijklmnopqrstuvwxyz", "he", "ll", "hell", f"{SPACE}hell", f"{SPACE}a", f"{SPACE}{SPACE}"]
+    merges = [("h", "e"), ("l", "l"), ("he", "ll"), (SPACE, "hell"), (SPACE, "a"), (SPACE, SPACE)]
+    model = models.BPE(
+        {piece: i for i, piece in enumerate(pieces)}, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True
+    )
+    tokenizer = Tokenizer(model)
+    if normalizer:
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)])
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, "first", split=False)
+    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", tokenizer.token_to_id("<s>"))]
+    )
+    return tokenizer

@@ -16,7 +16,7 @@ from exactspec.drafters.store import Stores
 from exactspec.drafting import Drafting, check_drafter
 from exactspec.grammars import Grammars
 from exactspec.params import SamplingParams, Speculation
-from exactspec.prompts import Prompt, check_ids, encode_prediction, encode_prompt, is_many
+from exactspec.prompts import Prompt, encode_prediction, is_many, prompt_ids
 from exactspec.request import Request
 from exactspec.results import Completion, TokenInfo
 from exactspec.session import Session
@@ -141,9 +141,8 @@ class Engine:
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The ids that one prompt stands for. Raises ValueError if it cannot be served."""
-        ids = encode_prompt(prompt, self.tokenizer)
-        check_ids(ids, vocab_size=self.target.vocab_size, max_length=self.target.max_length)
-        return ids
+        target = self.target
+        return prompt_ids(prompt, self.tokenizer, vocab_size=target.vocab_size, max_length=target.max_length)
 
     @overload
     def generate(
@@ -243,7 +242,7 @@ class Engine:
             cache=self.target.new_cache() if cache is None else cache,
             drafting=self._drafting(speculation) if drafting is None else drafting,
             drafted=drafted,
-            prediction=encode_prediction(prediction, self.tokenizer)[: self.target.max_length],
+            prediction=encode_prediction(prediction, self.tokenizer, at_most=self.target.max_length),
             record_steps=record_steps,
             matcher=None if params.constraint is None else self.grammars.matcher(params.constraint),
         )

@@ -114,7 +114,7 @@ def test_a_space_in_front_of_a_text_is_put_there_once() -> None:
     """As SentencePiece vocabularies do it; pieces within the text get none."""
 
     class Prefixed(ByteTokenizer):
-        def encode(self, text: str) -> list[int]:
+        def encode(self, text: str, **options: Any) -> list[int]:
             return [32, *super().encode(text)]
 
         def encode_inner(self, text: str) -> list[int]:

@@ -152,7 +152,7 @@ def test_19_same_size_and_two_texts_swapped() -> None:
     """(d) As another tokenizer: named, and its text encoded anew."""
 
     class Swapped(ByteTokenizer):
-        def encode(self, text: str) -> list[int]:
+        def encode(self, text: str, **options: Any) -> list[int]:
             return [{10: 11, 11: 10}.get(token, token) for token in super().encode(text)]
 
         def token_bytes(self, token: int) -> bytes:

@@ -295,7 +295,7 @@ def test_a_prediction_is_encoded_once_and_outside_the_event_loop(serve: Serve) -
     threads: list[threading.Thread] = []
 
     class Watched(ByteTokenizer):
-        def encode(self, text: str) -> list[int]:
+        def encode(self, text: str, **options: Any) -> list[int]:
             if text == "yes, yes":
                 threads.append(threading.current_thread())
             return super().encode(text)

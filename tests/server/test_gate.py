@@ -247,6 +247,13 @@ def test_an_unknown_role_is_told_the_known_ones(serve: Serve) -> None:
         assert running.post("/v1/chat/completions", known)[0] == 200
 
 
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a":' * 100_000, b"[" * 90_000 + b"]" * 90_000, b"{", b"\xff"])
+def test_a_body_that_is_no_json(serve: Serve, body: bytes) -> None:
+    status, _, reply = serve(noise()).post("/v1/completions", body)
+    assert (status, reply["error"]["code"]) == (400, "invalid_json")
+    assert "not valid JSON" in reply["error"]["message"]
+
+
 def test_no_route(serve: Serve) -> None:
     running = serve(noise())
     for method_path in ("/v1/unknown", "/chat", "/v1/chat"):
@@ -264,6 +271,8 @@ def test_no_route(serve: Serve) -> None:
         {"max_body_bytes": 1},
         {"time_limit_s": float("nan")},
         {"grace_s": -1.0},
+        {"idle_limit_s": 0.0},
+        {"allowed_hosts": ("http://a",)},
         {"max_choices": 0},
     ],
 )

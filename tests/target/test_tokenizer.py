@@ -6,14 +6,13 @@ import json
 import unicodedata
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_files import DEFAULT_VOCABULARY, EOS, byte_vocabulary, write_gguf
-from tiny_tokenizers import CHATML, SPECIALS, Trained, corpus, metadata_of, reference
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tiny_tokenizers import CHATML, SPECIALS, Trained, corpus, metadata_of, reference, sentencepiece_like, write_folder
+from tokenizers import decoders
 
 from exactspec.target.gguf_header import read_header
 from exactspec.target.load import open_model
@@ -134,14 +133,6 @@ def test_bos_as_the_file_says(tmp_path: Path) -> None:
 # --- folders ----------------------------------------------------------------------------------------------------
 
 
-def write_folder(folder: Path, tokenizer: Tokenizer, **files: Any) -> Path:
-    folder.mkdir(exist_ok=True)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    for name, value in files.items():
-        (folder / f"{name}.json").write_text(json.dumps(value))
-    return folder
-
-
 def test_a_folder_equals_its_own_tokenizer(trained: Trained, tmp_path: Path) -> None:
     backend = reference("qwen2", *trained)
     backend.decoder = decoders.ByteLevel()
@@ -172,29 +163,6 @@ def test_a_folder_equals_its_own_tokenizer(trained: Trained, tmp_path: Path) -> 
     (folder / "tokenizer.json").unlink()
     with pytest.raises(ValueError, match=r"no tokenizer\.json"):
         folder_tokenizer(folder, size)
-
-
-def sentencepiece_like(normalizer: bool) -> Tokenizer:
-    """A Llama 2 kind of tokenizer.json: byte fallback, spaces as U+2581, BOS by the post-processor."""
-    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), SPACE]
-    pieces += [*"abcdefghijklmnopqrstuvwxyz", "he", "ll", "hell", f"{SPACE}hell", f"{SPACE}a", f"{SPACE}{SPACE}"]
-    merges = [("h", "e"), ("l", "l"), ("he", "ll"), (SPACE, "hell"), (SPACE, "a"), (SPACE, SPACE)]
-    model = models.BPE(
-        {piece: i for i, piece in enumerate(pieces)}, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True
-    )
-    tokenizer = Tokenizer(model)
-    if normalizer:
-        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)])
-    else:
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, "first", split=False)
-    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A", special_tokens=[("<s>", tokenizer.token_to_id("<s>"))]
-    )
-    return tokenizer
 
 
 @pytest.mark.parametrize("normalizer", [True, False], ids=["prepend", "metaspace-first"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from functools import partial
 from typing import Any
@@ -63,12 +62,12 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         return _model(service)
 
     @app.post("/tokenize")
-    async def tokenize(body: TokenizeRequest) -> dict[str, Any]:
-        return await asyncio.to_thread(texts.tokenize, body, service)
+    async def tokenize(body: TokenizeRequest, request: Request) -> dict[str, Any]:
+        return await service.read(partial(texts.tokenize, body, service), request)
 
     @app.post("/detokenize")
-    async def detokenize(body: DetokenizeRequest) -> dict[str, Any]:
-        return await asyncio.to_thread(texts.detokenize, body, service)
+    async def detokenize(body: DetokenizeRequest, request: Request) -> dict[str, Any]:
+        return await service.read(partial(texts.detokenize, body, service), request)
 
     @app.get("/health")
     async def health() -> Response:
@@ -110,11 +109,15 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def unrouted(request: Request, error: HTTPException) -> Response:
         what = f"{request.method} {request.url.path[:200]}"
-        messages = {404: f"Unknown request URL: {what}", 405: f"Not allowed: {what}"}
+        messages = {
+            400: "the request's body is not valid JSON, or is nested too deeply",
+            404: f"Unknown request URL: {what}",
+            405: f"Not allowed: {what}",
+        }
         return ApiError(
             messages.get(error.status_code, str(error.detail)),
             status=error.status_code,
-            code="unknown_url" if error.status_code == 404 else None,
+            code={400: "invalid_json", 404: "unknown_url"}.get(error.status_code),
             headers=error.headers,
         ).response()
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Sequence
 from functools import partial
 
 from exactspec.constraint import Constraint
 from exactspec.results import Chunk, Completion
 from exactspec.server import tools, translate
 from exactspec.server.call import Call, Json
-from exactspec.server.chat_schema import ChatRequest, Tool
+from exactspec.server.chat_schema import ChatMessage, ChatRequest, Tool
 from exactspec.server.errors import ApiError, invalid, too_long
 from exactspec.server.logprobs import Pieces, chat_form
 from exactspec.server.service import Service
 from exactspec.server.toolcalls import CallArguments, CallBegin, Piece, ToolParser
+from exactspec.target.tokenizer import Tokenizer, TooManyTokens
 
 
 def chat_call(body: ChatRequest, service: Service) -> Call:
@@ -24,11 +26,11 @@ def chat_call(body: ChatRequest, service: Service) -> Call:
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     seen = tools.chosen(body)
     try:
-        ids = engine.tokenizer.chat(tools.templated(body.messages), **_with_tools(tools.described(seen)))
+        ids = templated_ids(body.messages, seen, engine.tokenizer, at_most=engine.target.max_length)
+    except TooManyTokens as error:
+        raise too_long(error, "messages") from None
     except ValueError as error:
         raise ApiError(str(error), param="messages") from None
-    if len(ids) > engine.target.max_length:
-        raise too_long(len(ids), engine.target.max_length, "messages")
     params = translate.sampling(
         body,
         seed=translate.seed_of(body, secrets.randbits(53)),
@@ -42,7 +44,7 @@ def chat_call(body: ChatRequest, service: Service) -> Call:
         n=choices(body.n, service),
         params=params,
         speculation=translate.speculation(body, engine.speculation),
-        prediction=translate.prediction(body, engine.tokenizer),
+        prediction=translate.prediction(body, engine.tokenizer, at_most=engine.target.max_length),
         templated=True,
         stream=bool(body.stream),
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
@@ -74,8 +76,25 @@ def piece(service: Service, token: int) -> bytes:
     return data
 
 
-def _with_tools(described: list[Json] | None) -> Json:
-    return {} if described is None else {"tools": described}
+def templated_ids(
+    messages: Sequence[ChatMessage],
+    seen: Sequence[Tool] | None,
+    tokenizer: Tokenizer,
+    *,
+    at_most: int,
+    add_generation_prompt: bool = True,
+) -> list[int]:
+    """Ids of a conversation with the tools that the model is to see. Raises what `Tokenizer.chat` does."""
+    described = tools.described(seen)
+    ids = tokenizer.chat(
+        tools.templated(messages),
+        add_generation_prompt=add_generation_prompt,
+        at_most=at_most,
+        **({} if described is None else {"tools": described}),
+    )
+    if len(ids) > at_most:
+        raise TooManyTokens(len(ids), at_most, exact=True)
+    return ids
 
 
 def _logprobs(body: ChatRequest) -> int | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from exactspec.server.schema import GenerateRequest, Strict, TextPart, Tolerant
+from exactspec.server.schema import GenerateRequest, Items, Strict, TextPart, Tolerant, named_values
 
 
 class FunctionOfCall(Tolerant):
@@ -29,9 +29,9 @@ class RefusalPart(Tolerant):
 
 class ChatMessage(Tolerant):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[TextPart | RefusalPart] | None = None
+    content: str | Items[TextPart | RefusalPart] | None = None
     name: str | None = None
-    tool_calls: list[ToolCallMessage] | None = None
+    tool_calls: Items[ToolCallMessage] | None = None
     tool_call_id: str | None = None
 
 
@@ -71,18 +71,18 @@ class ResponseFormat(Strict):
 class ChatRequest(GenerateRequest):
     """OpenAI's chat request. `max_tokens` is the older name of `max_completion_tokens`."""
 
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: Items[ChatMessage] = Field(min_length=1)
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
     response_format: ResponseFormat | None = None
-    tools: list[Tool] | None = None
+    tools: Items[Tool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
 
     # Taken and without effect here.
-    modalities: list[Literal["text"]] | None = Field(default=None, description="Text alone.")
-    metadata: dict[str, str] | None = Field(default=None, description="No effect.")
+    modalities: Items[Literal["text"]] | None = Field(default=None, description="Text alone.")
+    metadata: Annotated[dict[str, str], named_values(str)] | None = Field(default=None, description="No effect.")
     store: bool | None = Field(default=None, description="No effect.")
     service_tier: str | None = Field(default=None, description="No effect.")
     reasoning_effort: str | None = Field(default=None, description="No effect.")

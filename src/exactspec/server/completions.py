@@ -14,6 +14,7 @@ from exactspec.server.errors import ApiError, too_long
 from exactspec.server.logprobs import Pieces, text_form
 from exactspec.server.service import Service
 from exactspec.server.text_schema import CompletionRequest
+from exactspec.target.tokenizer import TooManyTokens
 
 DEFAULT_TOKENS = 16
 """OpenAI's default of ``max_tokens`` here."""
@@ -28,9 +29,10 @@ def text_call(body: CompletionRequest, service: Service) -> Call:
             raise ApiError(f"{name} is not supported: leave it out", param=name, code="unsupported_parameter")
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise ApiError("best_of other than n is not supported: leave it out", param="best_of")
-    prompts = [_encoded(prompt, service) for prompt in _prompts(body)]
-    if len(prompts) > service.settings.max_choices:
-        raise ApiError(f"at most {service.settings.max_choices} prompts, got {len(prompts)}", param="prompt")
+    asked = _prompts(body)
+    if len(asked) > service.settings.max_choices:
+        raise ApiError(f"at most {service.settings.max_choices} prompts, got {len(asked)}", param="prompt")
+    prompts = [_encoded(prompt, service) for prompt in asked]
     params = translate.sampling(
         body,
         seed=translate.seed_of(body, secrets.randbits(53)),
@@ -44,7 +46,7 @@ def text_call(body: CompletionRequest, service: Service) -> Call:
         n=choices(body.n, service, len(prompts)),
         params=params,
         speculation=translate.speculation(body, engine.speculation),
-        prediction=translate.prediction(body, engine.tokenizer),
+        prediction=translate.prediction(body, engine.tokenizer, at_most=engine.target.max_length),
         templated=False,
         stream=bool(body.stream),
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
@@ -72,10 +74,9 @@ def _prompts(body: CompletionRequest) -> list[str] | list[list[int]]:
 def _encoded(prompt: str | list[int], service: Service) -> list[int]:
     engine = service.engine
     try:
-        ids = encode_prompt(prompt, engine.tokenizer)
-        if len(ids) > engine.target.max_length:
-            raise too_long(len(ids), engine.target.max_length, "prompt")
-        return engine.encode(ids)  # checks them
+        return engine.encode(encode_prompt(prompt, engine.tokenizer, at_most=engine.target.max_length))  # checks them
+    except TooManyTokens as error:
+        raise too_long(error, "prompt") from None
     except ValueError as error:
         raise ApiError(str(error), param="prompt") from None
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from fastapi.responses import JSONResponse
 
+from exactspec.target.tokenizer import TooManyTokens
+
 INVALID = "invalid_request_error"
 _SOURCES = ("body", "query", "path")
 _FORM = re.compile(r"str|int|float|bool|.*[^a-z0-9_].*", re.DOTALL)
@@ -82,9 +84,10 @@ def of_validation(errors: Sequence[Mapping[str, Any]]) -> ApiError:
     return ApiError(f"{param}: {message}" if param else message, param=param, code="invalid_value")
 
 
-def too_long(tokens: int, limit: int, param: str) -> ApiError:
+def too_long(error: TooManyTokens, param: str) -> ApiError:
     return ApiError(
-        f"This model's maximum context length is {limit} tokens, but the prompt has {tokens}. Please shorten it.",
+        f"This model's maximum context length is {error.at_most} tokens, but the prompt has {error.told}. "
+        "Please shorten it.",
         param=param,
         code="context_length_exceeded",
     )

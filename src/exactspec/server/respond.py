@@ -41,7 +41,7 @@ CLIENT_GONE = 499
 async def respond(service: Service, make: Callable[[], Call], request: Request) -> Response:
     """`make`: validates the request and templates its prompts; runs in a thread, for both may take long."""
     start = perf_counter()
-    call = await asyncio.to_thread(make)
+    call = await service.read(make, request)
     run = _Run(service, call, request, start)
     service.begin(run.answers)
     try:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import time
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from fastapi import Request
 
 from exactspec.engine import Engine
 from exactspec.scheduling import Scheduler
@@ -13,6 +17,8 @@ from exactspec.server.errors import ApiError, not_serving
 from exactspec.server.metrics import ServerMetrics
 from exactspec.server.settings import ServerSettings
 
+T = TypeVar("T")
+_SHORT = 1 << 16  # bytes of a request that is read in milliseconds
 State: TypeAlias = Literal["starting", "ready", "stopping"]
 
 
@@ -27,6 +33,7 @@ class Service:
         self.created = int(time.time())
         self._scheduler: Scheduler | None = None
         self._running: set[Answers] = set()
+        self._long = asyncio.Semaphore(1)
 
     def serve(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -63,6 +70,14 @@ class Service:
                 param="model",
                 code="model_not_found",
             )
+
+    async def read(self, work: Callable[[], T], request: Request) -> T:
+        """`work`, which templates and encodes what `request` holds, outside the event loop. Long requests are read one
+        at a time: however many there are, a thread is free for the short ones."""
+        if len(await request.body()) <= _SHORT:
+            return await asyncio.to_thread(work)
+        async with self._long:
+            return await asyncio.to_thread(work)
 
     def begin(self, answers: Answers) -> None:
         self._running.add(answers)

@@ -15,6 +15,7 @@ class ServerSettings:
     `api_keys`: one of them is asked for as ``Authorization: Bearer KEY`` on all paths but ``/health`` and the web
     page; empty: none is. `cors_origins`: origins whose web pages may read replies. `allowed_hosts`: names that the
     server may be called by, besides this machine's own (`exactspec.server.hosts`). `max_body_bytes`: of a request.
+    `idle_limit_s`: for a connection on which nothing happens, and for a request's head; it may be twice that.
     `body_limit_s`: for the body to arrive. `time_limit_s`: from then on to the end of the reply. `max_choices`:
     answers of one request (prompts x ``n``). `grace_s`: how long running requests may go on after SIGTERM.
     `log_prompts`: prompts and replies go to the log as well.
@@ -28,6 +29,7 @@ class ServerSettings:
     cors_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     max_body_bytes: int = 16_000_000
+    idle_limit_s: float = 30.0
     body_limit_s: float = 60.0
     time_limit_s: float = 1800.0
     max_choices: int = 16
@@ -42,7 +44,7 @@ class ServerSettings:
         for name in self.allowed_hosts:
             _require(is_name(name), f"allowed_hosts must be names without scheme or port, got {name!r}")
         _require(self.max_body_bytes >= 1000, f"max_body_bytes must be >= 1000, got {self.max_body_bytes}")
-        for field in ("body_limit_s", "time_limit_s"):
+        for field in ("idle_limit_s", "body_limit_s", "time_limit_s"):
             value = getattr(self, field)
             _require(math.isfinite(value) and value > 0, f"{field} must be > 0, got {value}")
         _require(math.isfinite(self.grace_s) and self.grace_s >= 0, f"grace_s must be >= 0, got {self.grace_s}")

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import Discriminator, Field, Tag
 
 from exactspec.server.chat_schema import ChatMessage, Tool
-from exactspec.server.schema import GenerateRequest, Strict
+from exactspec.server.schema import GenerateRequest, Items, Strict
+
+
+def _form(prompt: Any) -> str:
+    """Which of the forms of a prompt is meant: its first item tells, and no other form is tried."""
+    if not isinstance(prompt, list):
+        return "str"
+    first = prompt[0] if prompt else ""
+    return "list[list[int]]" if isinstance(first, list) else "list[int]" if isinstance(first, int) else "list[str]"
+
+
+PromptField: TypeAlias = Annotated[
+    Annotated[str, Tag("str")]
+    | Annotated[Items[str], Tag("list[str]")]
+    | Annotated[Items[int], Tag("list[int]")]
+    | Annotated[Items[Items[int]], Tag("list[list[int]]")],
+    Discriminator(_form),
+]
 
 
 class CompletionRequest(GenerateRequest):
     """OpenAI's older completions request. `echo`, `suffix` and `best_of` other than `n` are refused."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: PromptField
     logprobs: int | None = None
     echo: bool | None = None
     suffix: str | None = None
@@ -23,8 +42,8 @@ class TokenizeRequest(Strict):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[ChatMessage] | None = Field(default=None, min_length=1)
-    tools: list[Tool] | None = None
+    messages: Items[ChatMessage] | None = Field(default=None, min_length=1)
+    tools: Items[Tool] | None = None
     add_generation_prompt: bool | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
@@ -32,4 +51,4 @@ class TokenizeRequest(Strict):
 
 class DetokenizeRequest(Strict):
     model: str | None = None
-    tokens: list[int]
+    tokens: Items[int]

@@ -142,11 +142,11 @@ def text_of(content: str | Sequence[Any] | None) -> str:
     return "".join(part.text if isinstance(part, TextPart) else str(part.refusal) for part in parts)
 
 
-def prediction(body: GenerateRequest, tokenizer: Tokenizer) -> list[int] | None:
-    """Ids, for a long text takes long to encode: not for the event loop."""
+def prediction(body: GenerateRequest, tokenizer: Tokenizer, *, at_most: int) -> list[int] | None:
+    """Ids, those that can be of use: for a long text takes long to encode: not for the event loop."""
     if body.prediction is None:
         return None
     try:
-        return encode_prediction(text_of(body.prediction.content), tokenizer)
+        return encode_prediction(text_of(body.prediction.content), tokenizer, at_most=at_most)
     except ValueError as error:
         raise ApiError(str(error), param="prediction") from None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import re
+import sys
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from exactspec.target.byte_level import byte_alphabet
-from exactspec.target.pretokenize import pre_tokenizer
+from exactspec.target.pretokenize import blocks, pre_tokenizer
 
 _WORDS = 1 << 16  # words remembered
 _LONGEST = 256  # characters of a word that is
@@ -93,19 +94,29 @@ class ByteLevelBpe:
         self._text_of = text_of
         self._words: dict[str, list[int]] = {}
 
-    def __call__(self, text: str, *, first: bool) -> list[int]:
+    def spelled(self, text: str) -> str:
+        return text if self._normalizer is None or text.isascii() else self._normalizer.normalize_str(text)
+
+    def __call__(self, text: str, *, first: bool, at_most: int | None = None) -> list[int]:
         ids: list[int] = []
         at = 0
+        most = sys.maxsize if at_most is None else at_most
         for match in self._search.finditer(text) if self._search is not None else ():
-            self._plain(text[at : match.start()], ids)
+            self._plain(text[at : match.start()], ids, most)
             ids.append(self._defined[match.group()])
             at = match.end()
-        self._plain(text[at:], ids)
+            if len(ids) > most:
+                return ids
+        self._plain(text[at:], ids, most)
         return ids
 
-    def _plain(self, text: str, ids: list[int]) -> None:
-        if not text:
-            return
+    def _plain(self, text: str, ids: list[int], most: int) -> None:
+        for block in blocks(text):
+            self._block(block, ids)
+            if len(ids) > most:
+                return
+
+    def _block(self, text: str, ids: list[int]) -> None:
         if self._normalizer is not None:
             text = self._normalizer.normalize_str(text)
         words = self._words

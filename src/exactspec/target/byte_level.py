@@ -43,14 +43,23 @@ def byte_of(text: str) -> int | None:
 class BpeEncoder:
     """An `Encoder` over a ``tokenizers.Tokenizer`` that holds no special tokens.
 
-    `inner`: the tokenizer for pieces that do not start the text, where it differs.
+    `inner`: the tokenizer for pieces that do not start the text, where it differs. `spells`: whether its tokens spell
+    the normalised text.
     """
 
-    __slots__ = ("_first", "_inner")
+    __slots__ = ("_first", "_inner", "_spells")
 
-    def __init__(self, first: Tokenizer, inner: Tokenizer | None = None) -> None:
-        self._first, self._inner = first, first if inner is None else inner
+    def __init__(self, first: Tokenizer, inner: Tokenizer | None = None, *, spells: bool) -> None:
+        self._first, self._inner, self._spells = first, first if inner is None else inner, spells
 
-    def __call__(self, text: str, *, first: bool) -> list[int]:
+    def __call__(self, text: str, *, first: bool, at_most: int | None = None) -> list[int]:
         tokenizer = self._first if first else self._inner
         return list(tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def spelled(self, text: str) -> str | None:
+        if not self._spells:
+            return None
+        normalizer = self._first.normalizer
+        if normalizer is not None and not text.isascii():  # which the normalizers of those that spell only add to
+            text = normalizer.normalize_str(text)
+        return text.replace("\u2581", " ")  # as `piece` has it

@@ -41,7 +41,10 @@ class SentencePieceBpe:
         texts = sorted(self._defined, key=len, reverse=True)
         self._search = re.compile("|".join(re.escape(text) for text in texts)) if texts else None
 
-    def __call__(self, text: str, *, first: bool) -> list[int]:
+    def spelled(self, text: str) -> str:
+        return text.replace(SPACE, " ")  # tokens stand for spaces either way
+
+    def __call__(self, text: str, *, first: bool, at_most: int | None = None) -> list[int]:
         text = self._prefix + text.replace(" ", SPACE)
         if self._search is None:
             return self._merge(text)
@@ -51,6 +54,8 @@ class SentencePieceBpe:
             ids += self._merge(text[at : match.start()])
             ids.append(self._defined[match.group()])
             at = match.end()
+            if at_most is not None and len(ids) > at_most:
+                return ids
         return ids + self._merge(text[at:])
 
     def _merge(self, text: str) -> list[int]:

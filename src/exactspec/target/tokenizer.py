@@ -6,6 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 
+class TooManyTokens(ValueError):
+    """A text has more tokens than were asked for. `count`: its tokens; where not `exact`, at least that many."""
+
+    def __init__(self, count: int, at_most: int, *, exact: bool) -> None:
+        self.count, self.at_most, self.exact = count, at_most, exact
+        super().__init__(f"the text has {self.told} tokens, more than {at_most}")
+
+    @property
+    def told(self) -> str:
+        """The count, as it is told to people."""
+        return f"{self.count}" if self.exact else f"at least {self.count}"
+
+
 class Tokenizer(Protocol):
     """Text to ids and back, without special-token parsing of user text.
 
@@ -25,8 +38,12 @@ class Tokenizer(Protocol):
     @property
     def has_chat_template(self) -> bool: ...
 
-    def encode(self, text: str) -> list[int]:
-        """Ids of plain text: no BOS, and a special token's name in the text is ordinary text."""
+    def encode(self, text: str, *, at_most: int | None = None) -> list[int]:
+        """Ids of plain text: no BOS, and a special token's name in the text is ordinary text.
+
+        `at_most`: more ids are of no use. A text that has more may be given up on, in little time however long it is:
+        `TooManyTokens`.
+        """
         ...
 
     def token_bytes(self, token: int) -> bytes:
@@ -39,9 +56,10 @@ class Tokenizer(Protocol):
         *,
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        at_most: int | None = None,
     ) -> list[int]:
         """Ids of a templated conversation, special tokens included, BOS at most once. `tools`: functions that the
-        model may call, in OpenAI's form.
+        model may call, in OpenAI's form. `at_most`: as for `encode`.
 
         Nothing in messages or tools becomes a special token. ValueError if there is no chat template, the template
         refuses the messages, or it knows no tools and some are given.

@@ -10,7 +10,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from exactspec.target.byte_level import encoded
 from exactspec.target.chat import ChatTemplate, check_text
+from exactspec.target.fewest import FewestTokens
+from exactspec.target.tokenizer import TooManyTokens
 
 # Texts of control tokens that end an answer, the list llama.cpp keeps (``llama_vocab``, special_eog_ids): a file names
 # one EOS, chat models end with another. The last three separate files in code models: the answer is over there, too.
@@ -31,11 +34,22 @@ def looks_special(text: str) -> bool:
     return (text.startswith("<|") and text.endswith("|>")) or (text.startswith("<｜") and text.endswith("｜>"))
 
 
-class Encoder(Protocol):
-    """Text to ids, with no special tokens. `first`: the piece stands at the very start of the text (some
-    vocabularies put a space in front of that)."""
+_SURELY_SHORT = 8  # characters a token, on average, up to which a text is encoded with no look at it beforehand
+_COUNTED = 2  # times the ids of use, up to which they are counted, so that people learn by how much to shorten
 
-    def __call__(self, text: str, *, first: bool) -> list[int]: ...
+
+class Encoder(Protocol):
+    """Text to ids, with no special tokens."""
+
+    def __call__(self, text: str, *, first: bool, at_most: int | None = None) -> list[int]:
+        """`first`: the piece stands at the very start of the text (some vocabularies put a space in front of that).
+        `at_most`: once there are more ids than that, the rest of them may be left out."""
+        ...
+
+    def spelled(self, text: str) -> str | None:
+        """What the bytes of the ids' tokens spell, but for characters that may be left out; None if that is not known
+        before."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +89,7 @@ class FileTokenizer:
     table: TokenTable | None = None
     _search: re.Pattern[str] | None = field(init=False)
     _ids: Mapping[str, int] = field(init=False)
+    _fewest: list[FewestTokens] = field(init=False)
 
     def __post_init__(self) -> None:
         for token in self.eos_ids | ({self.bos_id} if self.bos_id is not None else set()):
@@ -82,15 +97,19 @@ class FileTokenizer:
                 raise ValueError(f"special token {token} is outside the vocabulary of {self.vocab_size}")
         object.__setattr__(self, "_search", _pattern(self.controls))
         object.__setattr__(self, "_ids", {control.text: control.id for control in self.controls})
+        object.__setattr__(self, "_fewest", [])  # made when the first text is long enough to need it
 
     @property
     def has_chat_template(self) -> bool:
         return self.template is not None
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, at_most: int | None = None) -> list[int]:
         """Ids of plain text; see `Tokenizer.encode`. ValueError if it is not valid Unicode."""
         check_text(text)
-        return self.encoder(text, first=True) if text else []
+        if not text:
+            return []
+        self._give_up_on(text, at_most)
+        return _at_most(self.encoder(text, first=True, at_most=_counted(at_most)), at_most)
 
     def encode_inner(self, text: str) -> list[int]:
         """As `encode`, for text that does not stand at the start: no space is put in front."""
@@ -109,6 +128,7 @@ class FileTokenizer:
         *,
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        at_most: int | None = None,
     ) -> list[int]:
         """Ids of a templated conversation; see `Tokenizer.chat`."""
         if self.template is None:
@@ -116,27 +136,54 @@ class FileTokenizer:
         if tools is not None and not self.template.takes_tools:
             raise ValueError("the model's chat template knows no tools: leave them out, or take another model")
         text, marker = self.template.render(messages, add_generation_prompt=add_generation_prompt, tools=tools)
-        ids = self._encode_marked(text, marker)
+        self._give_up_on(text.replace(marker, ""), at_most)
+        ids = self._encode_marked(text, marker, _counted(at_most))
         if self.bos_id is not None:
             while ids[:2] == [self.bos_id, self.bos_id]:
                 del ids[0]
-        return ids
+        return _at_most(ids, at_most)
 
-    def _encode_marked(self, text: str, marker: str) -> list[int]:
+    def _encode_marked(self, text: str, marker: str, at_most: int | None) -> list[int]:
         ids: list[int] = []
         at = 0
         for match in self._search.finditer(text) if self._search is not None else ():
-            self._plain(text[at : match.start()], marker, at == 0, ids)
+            self._plain(text[at : match.start()], marker, at == 0, ids, at_most)
             found = match.group()
             ids.append(self._ids[found if found in self._ids else found.strip()])
             at = match.end()
-        self._plain(text[at:], marker, at == 0, ids)
+            if at_most is not None and len(ids) > at_most:
+                return ids
+        self._plain(text[at:], marker, at == 0, ids, at_most)
         return ids
 
-    def _plain(self, text: str, marker: str, first: bool, ids: list[int]) -> None:
+    def _plain(self, text: str, marker: str, first: bool, ids: list[int], at_most: int | None) -> None:
         text = text.replace(marker, "")
         if text:
-            ids += self.encoder(text, first=first)
+            ids += self.encoder(text, first=first, at_most=None if at_most is None else at_most - len(ids))
+
+    def _give_up_on(self, text: str, at_most: int | None) -> None:
+        """Raises `TooManyTokens` where a look at the bytes of `text` tells, special tokens or not."""
+        if at_most is None or len(text) <= _SURELY_SHORT * at_most:
+            return
+        spelled = self.encoder.spelled(text)
+        if spelled is None or any(control.lstrip or control.rstrip for control in self.controls):
+            return
+        if not self._fewest:
+            pieces = (self.piece(id) for id in range(self.vocab_size))
+            self._fewest.append(FewestTokens((*pieces, *(encoded(control.text) for control in self.controls))))
+        fewest = self._fewest[0](encoded(spelled))
+        if fewest > _COUNTED * at_most:
+            raise TooManyTokens(fewest, at_most, exact=False)
+
+
+def _counted(at_most: int | None) -> int | None:
+    return None if at_most is None else _COUNTED * at_most
+
+
+def _at_most(ids: list[int], at_most: int | None) -> list[int]:
+    if at_most is not None and len(ids) > at_most:
+        raise TooManyTokens(len(ids), at_most, exact=len(ids) <= _COUNTED * at_most)
+    return ids
 
 
 def _pattern(controls: Sequence[Control]) -> re.Pattern[str] | None:

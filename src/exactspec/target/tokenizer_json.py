@@ -6,11 +6,13 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+from unicodedata import is_normalized
 
 from tokenizers import Tokenizer
 
 from exactspec.target.byte_level import BpeEncoder, byte_alphabet, byte_of, decode
 from exactspec.target.chat import ChatTemplate
+from exactspec.target.sentencepiece_bpe import SPACE
 from exactspec.target.tokenizer_file import Control, FileTokenizer, end_ids, looks_special
 
 _SPECIAL_VARIABLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -110,7 +112,38 @@ def _encoder(state: Mapping[str, Any], controls: set[str]) -> BpeEncoder:
         "padding": None,
     }
     inner = _without_prefix(plain)
-    return BpeEncoder(_load(plain), None if inner is None else _load(inner))
+    return BpeEncoder(_load(plain), None if inner is None else _load(inner), spells=_spells(plain))
+
+
+# Steps of which every character of a text goes into a token, or is unknown to the vocabulary.
+_SPELLING = {"Sequence", "ByteLevel", "Split", "Digits", "Punctuation", "Metaspace", "UnicodeScripts"}
+
+
+def _spells(state: Mapping[str, Any]) -> bool:
+    """Whether the tokens spell the normalised text, all of it; where a step or token is not known to, it does not."""
+    if (state.get("model") or {}).get("type") != "BPE":
+        return False
+    composes_alone = True
+    for step in _steps(state.get("normalizer"), "normalizers"):
+        kind, pattern, content = step.get("type"), step.get("pattern"), step.get("content")
+        if not (kind in ("NFC", "Prepend") or (kind == "Replace" and (pattern, content) == ({"String": " "}, SPACE))):
+            return False
+        composes_alone &= kind == "NFC"
+    for step in _steps(state.get("pre_tokenizer"), "pretokenizers"):
+        if step.get("type") not in _SPELLING or step.get("behavior") == "Removed":
+            return False
+    for entry in state.get("added_tokens") or []:
+        as_it_is = not entry.get("normalized") or (composes_alone and is_normalized("NFC", entry["content"]))
+        if entry.get("lstrip") or entry.get("rstrip") or not as_it_is:
+            return False
+    return True
+
+
+def _steps(outer: Mapping[str, Any] | None, inner: str) -> list[Mapping[str, Any]]:
+    """A step's parts, where it is a sequence; itself otherwise."""
+    if outer is None:
+        return []
+    return [part for step in outer[inner] for part in _steps(step, inner)] if inner in outer else [outer]
 
 
 def _joined(merge: Any) -> tuple[str, str, str]:
