@@ -17,6 +17,7 @@ import uvicorn
 
 from exactspec.scheduling import Scheduler
 from exactspec.server.app import create_app
+from exactspec.server.connections import Connection
 from exactspec.server.logs import FIELDS
 from exactspec.server.service import Service
 from exactspec.server.settings import ServerSettings
@@ -70,7 +71,8 @@ def make_server(service: Service) -> Server:
         lifespan="off",
         ws="none",
         server_header=False,
-        timeout_keep_alive=30,
+        http=Connection,
+        timeout_keep_alive=settings.idle_limit_s,  # type: ignore[arg-type]  # any number of seconds will do
         timeout_graceful_shutdown=int(settings.grace_s + _LAST_S),
         h11_max_incomplete_event_size=64 * 1024,
     )
