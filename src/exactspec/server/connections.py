@@ -51,4 +51,7 @@ class Connection(H11Protocol):
             reply = h11.Response(status_code=400, headers=list(headers.items()), reason=b"Bad Request")
             for event in (reply, h11.Data(data=body), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event))
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True  # what the request's own task has to say comes too late
+            self.cycle.message_event.set()
         self.transport.close()
