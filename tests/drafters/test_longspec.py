@@ -11,6 +11,7 @@ import pytest
 from tiny_drafts import SOURCE, TOKENIZER, VOCAB, FromScratch, begun, drafter_of, paths, plain_text, read, same
 from tiny_layer import random_layer
 
+from exactspec.budget import CostModel
 from exactspec.drafters.base import DraftBudget, State, Verified
 from exactspec.drafters.layer.footprint import state_bytes, weight_bytes
 from exactspec.drafters.layer.kernels.frame import MOST_ROWS
@@ -315,3 +316,23 @@ def test_threads_do_not_change_a_draft(target: ExactTarget) -> None:
         cache, features = read(one, tokens)
         trees.append(drafter.propose(begun(drafter, tokens, cache, features), BUDGET))
     assert all(same(tree, trees[0]) for tree in trees[1:])
+
+
+def test_nodes_that_cannot_pay_for_their_row_are_not_grown(target: ExactTarget) -> None:
+    """Where rows are dear the tree is small, and so are the passes; a drafter that is asked always grows them all."""
+    tokens = np.random.default_rng(4).integers(0, VOCAB, 60)
+    cache, features = read(target, tokens)
+    found = {}
+    for always in (False, True):
+        for name, row in (("cheap", 0.002), ("dear", 0.3)):
+            drafter = drafter_of(target)
+            drafter.always = always
+            cost = CostModel(rows=(1, 64), cost=(1.0, 1.0 + 63 * row))
+            tree = drafter.propose(
+                begun(drafter, tokens, cache, features),
+                DraftBudget(max_nodes=100, max_depth=16, cost=cost, plain_s=1.0),
+            )
+            found[always, name] = tree
+    assert (found[False, "dear"].score >= 0.3).all()
+    assert len(found[False, "dear"]) < len(found[False, "cheap"])
+    assert same(found[True, "dear"], found[True, "cheap"])

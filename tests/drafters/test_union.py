@@ -14,7 +14,7 @@ from exactspec.bench.propose import NoCache, rows_of_nothing
 from exactspec.budget import CostModel
 from exactspec.drafters import CopyDrafter, ModelDrafter, RecycleDrafter, UnionDrafter
 from exactspec.drafters.base import Context, DraftBudget, Verified
-from exactspec.drafters.worth import PROBE, Worth, best_rate
+from exactspec.drafters.worth import LONGEST, PROBE, Worth, best_rate
 from exactspec.engine import Engine
 from exactspec.params import SamplingParams
 from exactspec.tree import DraftTree
@@ -181,5 +181,19 @@ class TestWorth:
         for turn in range(10 * PROBE):
             asked.append(worth.ask([0.1], call=1.0, cost=COST))
             worth.record(tokens=1 if turn < 3 * PROBE else 9, cost=1.4)
-        assert 3 <= sum(asked[: 3 * PROBE]) <= 5
+        assert 2 <= sum(asked[: 3 * PROBE]) <= 4
         assert all(asked[-PROBE:])
+
+    def test_and_ever_less_often_while_that_does_not_help(self) -> None:
+        worth, steps = Worth(), 6 * LONGEST
+        asked = []
+        for _ in range(steps):
+            asked.append(worth.ask([0.1], call=1.0, cost=COST))
+            worth.record(tokens=1, cost=1.4)
+        late = asked[steps // 2 :]
+        assert 2 <= sum(late) <= 1 + len(late) // LONGEST
+        worth.record(tokens=1, cost=1.4)
+        for _ in range(2 * LONGEST):  # texts change
+            if worth.ask([0.1], call=0.2, cost=COST):
+                worth.record(tokens=9, cost=1.2)
+        assert worth.ask([0.1], call=0.2, cost=COST)

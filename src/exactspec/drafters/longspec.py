@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -41,6 +42,7 @@ PAPER_WIDTHS = (4, 16, 16, 16, 16)
 WIDTH = 6
 CHILDREN = 6
 LEAST = 0.01  # probability below which a candidate is not worth a row anywhere
+_ROWS = 12  # the first ones of a step, among which the cheapest is looked for
 _WINDOW = 15  # measurements a median is taken of
 
 
@@ -202,16 +204,25 @@ class LongSpecDrafter:
             branch=children,
             beam=False,
             nodes=budget.max_nodes,
-            least=LEAST,
+            least=self._least(budget),
             floor=floor,
         )
 
+    def _least(self, budget: DraftBudget) -> float:
+        """Probability below which a node cannot pay for its row, nor what comes below it: what the cheapest further row
+        costs, since a step is worth at least the token that a plain one gives."""
+        if self.always:
+            return LEAST
+        costs = [budget.cost(rows) for rows in range(1, min(budget.max_nodes, _ROWS) + 2)]
+        return max(LEAST, min(b - a for a, b in pairwise(costs)))
+
     def _floor(self, budget: DraftBudget) -> float:
-        """Probability in all that the nodes of a pass must have: each gives about one candidate as likely as itself
-        was, and an accepted one saves up to a plain step."""
+        """Probability in all that the nodes of a pass must have: each gives about one candidate half as likely as
+        itself, which must pay for the pass and for its row."""
         if budget.plain_s <= 0 or not self._pass_s:
             return 0.1
-        return median(self._pass_s) / (0.5 * budget.plain_s)
+        row = 0.0 if self.always else (budget.cost(4) - budget.cost(1)) / 3
+        return (median(self._pass_s) / budget.plain_s + row) / 0.5
 
     def _record(self, grown: Grown, seconds: float) -> None:
         self._pass_s.append(seconds / grown.passes)

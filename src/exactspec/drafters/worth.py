@@ -20,7 +20,9 @@ PRIOR_TOKENS = 3.0
 """What a step with the drafter is taken to give before there was one."""
 
 PROBE = 24
-"""Steps of a kind without it after which it is asked once more."""
+"""Steps of a kind without it after which it is asked once more; twice as many after each time that did not help."""
+
+LONGEST = 8 * PROBE
 
 
 def best_rate(scores: Sequence[float], cost: Cost) -> tuple[float, float]:
@@ -37,13 +39,14 @@ def best_rate(scores: Sequence[float], cost: Cost) -> tuple[float, float]:
 class Worth:
     """What one costly drafter has given in one request."""
 
-    __slots__ = ("_asked", "_kind", "_skipped", "_spent", "_tokens")
+    __slots__ = ("_asked", "_kind", "_skipped", "_spent", "_tokens", "_wait")
 
     def __init__(self) -> None:
         n = len(KINDS) + 1
         self._tokens: list[float] = [PRIOR_TOKENS] * n
         self._spent: list[float | None] = [None] * n  # cost of the rows, the drafter's own call left out
         self._skipped = [0] * n
+        self._wait = [PROBE] * n
         self._kind = 0
         self._asked = False
 
@@ -54,10 +57,13 @@ class Worth:
         its = self._spent[kind]
         its_spent = cost(1 + round(self._tokens[kind])) if its is None else its
         pays = self._tokens[kind] * spent > tokens * (its_spent + call)
-        self._skipped[kind] = 0 if pays else self._skipped[kind] + 1
-        self._asked = pays or self._skipped[kind] >= PROBE
-        if self._asked:
-            self._skipped[kind] = 0
+        if pays:
+            self._skipped[kind], self._wait[kind] = 0, PROBE
+        else:
+            self._skipped[kind] += 1
+        self._asked = pays or self._skipped[kind] >= self._wait[kind]
+        if self._asked and not pays:
+            self._skipped[kind], self._wait[kind] = 0, min(LONGEST, 2 * self._wait[kind])
         return self._asked
 
     def record(self, *, tokens: int, cost: float) -> None:
