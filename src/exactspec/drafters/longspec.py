@@ -77,6 +77,8 @@ class LongSpecDrafter:
         self._clock = clock
         self._pass_s: deque[float] = deque(maxlen=_WINDOW)
         self._passes: deque[int] = deque(maxlen=_WINDOW)
+        self._typical_s = 0.0  # medians of the two: asked for in every step
+        self._typical_passes = 0.0
 
     @classmethod
     def open(
@@ -141,9 +143,7 @@ class LongSpecDrafter:
 
     def call_s(self, state: State, budget: DraftBudget) -> float:
         """Seconds that `propose` will probably take."""
-        if not self._pass_s:
-            return 0.0
-        return median(self._pass_s) * min(median(self._passes), budget.max_depth)
+        return self._typical_s * min(self._typical_passes, budget.max_depth)
 
     def commit(self, state: State, verified: Verified) -> None:
         s: _State = state
@@ -151,7 +151,7 @@ class LongSpecDrafter:
         s.cache = verified.cache
         s.calls.come_back(verified)
         if len(verified.rows):
-            rows = np.concatenate([np.zeros(1, dtype=np.int64), verified.path + 1])[: len(verified.tokens)]
+            rows = [0, *(verified.path + 1).tolist()][: len(verified.tokens)]
             self._append(s.layer, verified.tokens, verified.rows.hidden[rows])
         else:
             self._append(s.layer, verified.tokens, verified.features)
@@ -178,6 +178,9 @@ class LongSpecDrafter:
         """Tokens behind the history. `features` [m]: of the m positions before the last token; that of a token is the
         one of the position before it, zeros where it is not known."""
         n = len(tokens)
+        if features is not None and len(features) == n <= layer.room():  # after an ordinary step
+            layer.append(tokens, features)
+            return
         fed = np.zeros((n, self.runner.target.config.hidden_size), dtype=np.float32)
         if features is not None and len(features):
             known = min(n, len(features))
@@ -219,14 +222,15 @@ class LongSpecDrafter:
     def _floor(self, budget: DraftBudget) -> float:
         """Probability in all that the nodes of a pass must have: each gives about one candidate half as likely as
         itself, which must pay for the pass and for its row."""
-        if budget.plain_s <= 0 or not self._pass_s:
+        if budget.plain_s <= 0 or not self._typical_s:
             return 0.1
         row = 0.0 if self.always else (budget.cost(4) - budget.cost(1)) / 3
-        return (median(self._pass_s) / budget.plain_s + row) / 0.5
+        return (self._typical_s / budget.plain_s + row) / 0.5
 
     def _record(self, grown: Grown, seconds: float) -> None:
         self._pass_s.append(seconds / grown.passes)
         self._passes.append(grown.passes)
+        self._typical_s, self._typical_passes = median(self._pass_s), median(self._passes)
 
 
 def _tree(grown: Grown, budget: DraftBudget) -> DraftTree:

@@ -77,7 +77,7 @@ class LayerState:
         """Tokens that can be appended; those that are in the ring make room."""
         return MOST_ROWS - (self.waiting - self.done)
 
-    def append(self, token_ids: npt.NDArray[np.int64], features: FloatArray) -> None:
+    def append(self, token_ids: npt.NDArray[np.integer], features: FloatArray) -> None:
         """At most `room` tokens [n] behind the history, with their features [n, width]."""
         n, keep = len(token_ids), self.waiting - self.done
         if self.done:
