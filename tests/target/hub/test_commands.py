@@ -11,6 +11,7 @@ from tiny_weights import RandomWeights
 
 from exactspec.cli.main import main
 from exactspec.cli.services import Services
+from exactspec.drafters.layer.shipped import cards
 from exactspec.target.named import NAMED_MODELS
 from exactspec.target.packed_store import ModelKey, PackedStore
 
@@ -36,7 +37,11 @@ def test_models_without_anything_stored(run, tmp_path):
     code, out, _ = run("models")
     assert code == 0
     lines = out.splitlines()
-    assert [line.split()[0] for line in lines[1:-1]] == list(NAMED_MODELS)
+    rows = lines[1:-1]
+    assert [line.split()[0] for line in rows if "can be pulled" in line] == list(NAMED_MODELS)
+    layers = [line.split()[0] for line in rows if "draft layer" in line]
+    assert layers == [card.target.name for card in cards().values()]
+    assert len(rows) == len(NAMED_MODELS) + len(layers)
     assert "cannot be run" not in out
     assert lines[-1] == f"0 MB in {tmp_path / 'a home'}"
 
