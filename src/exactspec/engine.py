@@ -71,7 +71,7 @@ class Engine:
         self.grammars = Grammars(tokenizer, vocab_size=target.vocab_size)
         self._stores = Stores()
         self._models: Models = {"": ModelDrafter(target, tokenizer, cost=cost), **(draft_models or {})}
-        make_drafter(self.speculation, models=self._models)  # a model that is not there is missed now
+        make_drafter(self.speculation, models=self._models, cost=cost)  # a model that is not there is missed now
         self._turns = Turns()
 
     @classmethod
@@ -137,7 +137,7 @@ class Engine:
     def drafter(self, speculation: Speculation) -> Drafter | None:
         """A drafter as requests with this `speculation` get one; None where nothing is drafted. Raises ValueError for
         a model or layer that the engine was not given."""
-        return make_drafter(speculation, stores=self._stores, models=self._models)
+        return make_drafter(speculation, stores=self._stores, models=self._models, cost=self.cost)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The ids that one prompt stands for. Raises ValueError if it cannot be served."""

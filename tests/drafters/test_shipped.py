@@ -6,12 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from scripted import hash_target
 
 from exactspec.bench.acceptance import acceptance_case, tally
 from exactspec.bench.questions import Question
+from exactspec.budget import TABLE, CostModel
+from exactspec.drafters import make_drafter
 from exactspec.drafters.layer.card import Card
 from exactspec.drafters.layer.checkpoint import read_layer
 from exactspec.drafters.layer.shipped import cards, shipped_layer
+from exactspec.drafters.layers import OpenLayer
+from exactspec.drafters.longspec import LongSpecDrafter
 from exactspec.engine import Engine
 from exactspec.params import SamplingParams, Speculation
 
@@ -50,3 +55,22 @@ def test_it_drafts_for_its_target(named_model: Callable[[str], Path]) -> None:
         for draft in ("none", "auto", "longspec", "copy+recycle+longspec")
     }
     assert len(set(answers.values())) == 1
+
+
+def test_auto_asks_it_where_rows_are_cheap(caplog: pytest.LogCaptureFixture) -> None:
+    """By the acceptance on its card; where further rows cost much, as with AVX2, it is not even opened."""
+    folder = next(folder for folder, card in LAYERS if card.target.name == "smollm2-135m")
+
+    class Unopened(OpenLayer):
+        def drafter(self) -> LongSpecDrafter:
+            raise ValueError("opened")
+
+    layer = Unopened(folder, hash_target())
+    assert layer.expected_gain(TABLE) > 1.2  # AVX512-VNNI
+    dear = CostModel(rows=(1, 2, 4, 8), cost=(1.0, 1.2, 1.86, 3.47))
+    assert 1.0 < layer.expected_gain(dear) < 1.15
+    assert layer.expected_gain(lambda rows: float(rows)) == 1.0
+    for cost, opened in ((TABLE, 1), (dear, 0)):
+        caplog.clear()
+        make_drafter(Speculation(draft="auto"), models={"longspec": layer}, cost=cost)
+        assert caplog.text.count("left out: opened") == opened

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import TypeAlias
 
+from exactspec.budget import TABLE, Cost
 from exactspec.draft_names import BESIDE, LAYER, ModelDraft, layer_draft, model_draft
 from exactspec.drafters.base import Drafter
 from exactspec.drafters.copy import CopyDrafter
@@ -16,6 +17,7 @@ from exactspec.drafters.model import ModelDrafter
 from exactspec.drafters.recycle import RecycleDrafter
 from exactspec.drafters.store import Stores
 from exactspec.drafters.union import UnionDrafter
+from exactspec.drafters.worth import LEAST_GAIN
 from exactspec.params import Speculation
 
 _log = logging.getLogger(__name__)
@@ -35,20 +37,20 @@ Models: TypeAlias = Mapping[str, ModelDrafter | OpenLayer]
 
 
 def make_drafter(
-    speculation: Speculation, *, stores: Stores | None = None, models: Models | None = None
+    speculation: Speculation, *, stores: Stores | None = None, models: Models | None = None, cost: Cost | None = None
 ) -> Drafter | None:
     """A new drafter for `speculation.draft`; None where nothing is drafted. It may serve any number of requests.
 
     `stores`: where `speculation.store` is kept; None: nothing is shared. `models`: by the names that ``model:NAME``
     gives them ("": the target itself), and layers by theirs ("longspec": the shipped one). Raises ValueError for one
-    that is not among them.
+    that is not among them. `cost`: of the target's rows (None: the built-in table).
 
     `auto` is what `copy` and `recycle` propose, which costs next to nothing, as one tree; and beside it, where it is
-    worth its time, that of the shipped layer, if there is one.
+    worth its time, that of the shipped layer, if there is one, and rows are cheap enough here for it to pay at all.
     """
-    models = models or {}
+    models, cost = models or {}, cost or TABLE
     if (asked := model_draft(speculation.draft)) is not None:
-        return _with_model(asked, speculation, stores, models)
+        return _with_model(asked, speculation, stores, models, cost)
     if (layer := layer_draft(speculation.draft)) is not None:
         found = models.get(layer.layer)
         if not isinstance(found, OpenLayer):
@@ -68,7 +70,7 @@ def make_drafter(
         case "copy":
             return _copy(speculation, stores)
         case "auto":
-            return UnionDrafter((_copy(speculation, stores),), RecycleDrafter(), costly=_shipped(models))
+            return UnionDrafter((_copy(speculation, stores),), RecycleDrafter(), costly=_shipped(models, cost))
         case str(draft) if draft == BESIDE:
             return UnionDrafter((_copy(speculation, stores),), RecycleDrafter())
         case "recycle":
@@ -77,13 +79,14 @@ def make_drafter(
             raise ValueError(f"no drafter is called {other!r}")
 
 
-def _shipped(models: Models) -> tuple[Drafter, ...]:
-    """What `auto` asks besides; a shipped layer that cannot be used is no reason not to start."""
+def _shipped(models: Models, cost: Cost) -> tuple[Drafter, ...]:
+    """What `auto` asks besides; a shipped layer that cannot be used is no reason not to start. One that can hardly pay
+    here is not even opened."""
     found = models.get(LAYER)
     if not isinstance(found, OpenLayer):
         return ()
     try:
-        return (found.drafter(),)
+        return (found.drafter(),) if found.expected_gain(cost) >= LEAST_GAIN else ()
     except ValueError as error:
         _log.warning("the shipped draft layer is left out: %s", error)
         return ()
@@ -96,7 +99,9 @@ def _copy(speculation: Speculation, stores: Stores | None) -> CopyDrafter:
     return CopyDrafter(min_match=speculation.min_match, store=store)
 
 
-def _with_model(asked: ModelDraft, speculation: Speculation, stores: Stores | None, models: Models) -> Drafter:
+def _with_model(
+    asked: ModelDraft, speculation: Speculation, stores: Stores | None, models: Models, cost: Cost
+) -> Drafter:
     model = models.get(asked.model)
     if not isinstance(model, ModelDrafter):
         raise ValueError(
@@ -107,5 +112,5 @@ def _with_model(asked: ModelDraft, speculation: Speculation, stores: Stores | No
     if not asked.first:
         return drafter
     if asked.first == "auto":
-        return UnionDrafter((_copy(speculation, stores),), RecycleDrafter(), costly=(*_shipped(models), drafter))
+        return UnionDrafter((_copy(speculation, stores),), RecycleDrafter(), costly=(*_shipped(models, cost), drafter))
     return FirstOf((CopySpecDrafter(gamma=speculation.gamma, block=speculation.block), drafter))

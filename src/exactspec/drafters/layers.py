@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from exactspec.budget import Cost
+from exactspec.drafters.layer.checkpoint import read_card
+from exactspec.drafters.worth import chain_rate
 from exactspec.target.base import Target
 
 if TYPE_CHECKING:
@@ -22,6 +26,14 @@ class OpenLayer:
         self._progress = progress
         self._lock = threading.Lock()
         self._drafter: LongSpecDrafter | None = None
+
+    def expected_gain(self, cost: Cost) -> float:
+        """By how much its chains are expected to be faster than plain decoding (`worth.chain_rate`), by the acceptance
+        that its card states. Infinite where that states none: only trying tells. Reads the card alone. Raises as
+        `drafter` does."""
+        held_out = read_card(self.folder).training.get("held_out")
+        shares = held_out.get("acceptance_by_depth") if isinstance(held_out, dict) else None
+        return math.inf if not shares else chain_rate([float(share) for share in shares], cost)
 
     def drafter(self) -> LongSpecDrafter:
         """Raises ValueError, one line, if the folder holds no layer, or one of another target."""

@@ -80,15 +80,23 @@ def write_layer(folder: Path, layer: Layer) -> Card:
     return card
 
 
+def read_card(folder: Path) -> Card:
+    """The card of the layer in a folder. Raises ValueError, one line, if there is none."""
+    try:
+        return Card.from_json((folder / CARD).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{folder} holds no draft layer: {error}") from None
+
+
 def read_layer(folder: Path) -> Layer:
     """The layer in a folder. Whether it fits a target: `Card.check_target`.
 
     Raises ValueError, one line, if a file is missing, damaged, or not what the card says.
     """
+    card = read_card(folder)
     try:
-        card = Card.from_json((folder / CARD).read_text(encoding="utf-8"))
         data = (folder / WEIGHTS).read_bytes()
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise ValueError(f"{folder} holds no draft layer: {error}") from None
     if hashlib.sha256(data).hexdigest() != card.weights_sha256:
         raise ValueError(f"{folder / WEIGHTS} is damaged or belongs to another card: its SHA-256 is not the card's")
