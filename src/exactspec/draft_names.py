@@ -7,7 +7,7 @@ itself: slower than plain decoding, and a check that a drafter in step with its 
 
 ``longspec`` drafts with the trained layer that is shipped for the target, ``longspec:FOLDER`` with the one in a folder;
 ``copy+recycle+longspec``, with a folder or without, puts its tree beside those of `copy+recycle`, where it is worth its
-time. That is what `auto` does where a layer is shipped.
+time. That is what `auto` does where a layer is shipped and rows are cheap enough for it to pay.
 """
 
 from __future__ import annotations
