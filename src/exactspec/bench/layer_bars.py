@@ -44,7 +44,8 @@ _CONTEXTS = (1024, 4000, 8000)
 _FREE_KINDS = ("story", "explain", "chat")
 _FRONT = 6000
 _TEMPERATURE = 0.8
-_ARMS = ("none", f"{BESIDE}@max_nodes={ROWS - 1}", f"auto@max_nodes={ROWS - 1}")
+# `auto` leaves the layer out where it can hardly pay: the arm that names it says what it gives there all the same.
+_ARMS = ("none", *(f"{draft}@max_nodes={ROWS - 1}" for draft in (BESIDE, f"{BESIDE}+{LAYER}", "auto")))
 
 
 def layer_bars(engine: Any, on: Contest, names: Sequence[str], *, effort: Effort, recorder: Recorder) -> Iterator[Bar]:
