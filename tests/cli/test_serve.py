@@ -123,7 +123,7 @@ def test_a_process_from_start_to_end(start: Any) -> None:
     assert stream.readline().startswith(b"data: ")
     began = time.monotonic()
     assert server.end(signal.SIGTERM) == 0
-    assert time.monotonic() - began < 15  # not the minutes that 90 000 tokens take
+    assert time.monotonic() - began < 60  # not the minutes that 90 000 tokens take
     rest = stream.read().decode()
     assert json.loads(rest.split("data: ")[-1])["error"]["code"] == "shutting_down"
     connection.close()
