@@ -8,8 +8,18 @@ from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
 
+from exactspec.backlog import Backlog
 from exactspec.budget import TABLE, Budget, Cost, make_budget
-from exactspec.drafters.base import Context, DraftBudget, Drafter, State, Verified, wants_features, wants_topk
+from exactspec.drafters.base import (
+    Context,
+    DraftBudget,
+    Drafter,
+    State,
+    Verified,
+    takes_late,
+    wants_features,
+    wants_topk,
+)
 from exactspec.live_cost import LiveCost
 from exactspec.params import Speculation
 from exactspec.target.base import Cache, FloatArray, SegmentRows, Want
@@ -40,6 +50,7 @@ class Drafting:
     """
 
     __slots__ = (
+        "_backlog",
         "_begun",
         "_budget",
         "_cost",
@@ -68,6 +79,7 @@ class Drafting:
         self._vocab_size = vocab_size
         self._length = 0  # of the history
         self._state: State = None
+        self._backlog = Backlog() if takes_late(drafter) else None
         self._begun = False  # the drafter made a state (which may be None)
         self.speculation = speculation
         self.alive = drafter is not None
@@ -101,6 +113,7 @@ class Drafting:
         its prompt (as a commit with an empty tree and no rows). The budget starts afresh."""
         self._budget = self._new_budget()
         self._length = keep
+        self._catch_up()
         if self.alive and (drafter := self._drafter) is not None:
             self._guard("truncate", lambda: drafter.truncate(self._state, keep), None)
         if self.alive and len(tokens):
@@ -121,6 +134,9 @@ class Drafting:
     def _propose(self, max_depth: int, choose: bool, fit: Fit | None) -> DraftTree:
         nodes = min(self._budget.nodes(), self.speculation.max_nodes)
         if nodes < 1 or self._drafter is None:
+            return DraftTree.empty()
+        self._catch_up()
+        if not self.alive:
             return DraftTree.empty()
         cost, plain_s = self._cost_here()
         proposed = self._drafter.propose(self._state, DraftBudget(nodes, max_depth, cost or TABLE, plain_s))
@@ -149,22 +165,45 @@ class Drafting:
             self._cost.record(rows=rows, context=self._length, seconds=seconds)
 
     def commit(self, verified: Verified) -> None:
-        """Hand on what a step appended."""
+        """Hand on what a step appended: at once, or before the next proposal where that is some steps away."""
         self._length += len(verified.tokens)
-        if self.alive and (drafter := self._drafter) is not None:
-            self._guard("commit", lambda: drafter.commit(self._state, verified), None)
-            self._guard("budget", lambda: self._record(verified), None)
+        if not self.alive:
+            return
+        self._guard("budget", lambda: self._record(verified), None)
+        if self._can_wait(verified) and self._backlog is not None:
+            self._backlog.add(verified)
+        else:
+            self._catch_up()
+            self._tell(verified)
 
     def _record(self, verified: Verified) -> None:
         if len(verified.rows):
-            promised = float(verified.tree.score.sum())
-            self._budget.record(drafted=len(verified.tree), accepted=len(verified.path), promised=promised)
+            drafted = len(verified.tree)
+            promised = float(verified.tree.score.sum()) if drafted else 0.0
+            self._budget.record(drafted=drafted, accepted=len(verified.path), promised=promised)
+
+    def _can_wait(self, verified: Verified) -> bool:
+        if self._backlog is None or self._backlog.full or not self.alive:
+            return False
+        if len(verified.tree) or len(verified.rows) != 1 or len(verified.tokens) != 1:
+            return False
+        return len(self._backlog) > 0 or self._guard("budget", lambda: self._budget.nodes() < 1, False)
+
+    def _tell(self, verified: Verified) -> None:
+        if self.alive and (drafter := self._drafter) is not None:
+            self._guard("commit", lambda: drafter.commit(self._state, verified), None)
+
+    def _catch_up(self) -> None:
+        """Tell the drafter of the steps that were kept back."""
+        if self._backlog is not None and len(self._backlog) and (late := self._backlog.take()) is not None:
+            self._tell(late)
 
     def fork(self) -> Drafting:
         """An independent copy; off if the drafter's state cannot be copied."""
         twin = Drafting(
             self._drafter, self.speculation, vocab_size=self._vocab_size, cost=self._cost, budget=self._new_budget
         )
+        self._catch_up()
         twin.alive = self.alive
         twin._length = self._length
         if self.alive and self._begun and (drafter := self._drafter) is not None:
@@ -174,6 +213,7 @@ class Drafting:
 
     def close(self) -> None:
         """Release the state; the drafter is off afterwards."""
+        self._catch_up()
         if self.alive and self._begun and (drafter := self._drafter) is not None:
             self._guard("close", lambda: drafter.close(self._state), None)
         self.alive = False

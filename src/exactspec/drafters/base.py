@@ -10,6 +10,8 @@ Things a drafter may have beyond the protocol:
   (`Context.features`, `Verified.features`).
 - ``call_s(state, budget) -> float``: seconds that the next `propose` would take, measured by the drafter itself.
   Without it a proposal counts as free. A drafter that costs is asked only where that is expected to pay.
+- ``takes_late``, true: while no proposal is asked for, plain steps may be handed on some at a time, as one `commit` of
+  an accepted chain (see `exactspec.backlog`), without hidden states and logits.
 """
 
 from __future__ import annotations
@@ -114,6 +116,11 @@ class Drafter(Protocol):
 def wants_topk(drafter: object) -> bool:
     """Whether a drafter asks for the target's best ids of every verified row."""
     return bool(getattr(drafter, "wants_topk", False))
+
+
+def takes_late(drafter: object) -> bool:
+    """Whether a drafter can hear of several plain steps at once, before its next proposal."""
+    return bool(getattr(drafter, "takes_late", False))
 
 
 def wants_features(drafter: object) -> int:

@@ -80,6 +80,8 @@ class CopyDrafter:
 
     __slots__ = ("_min_match", "_store")
 
+    takes_late = True
+
     def __init__(self, *, min_match: int = 2, store: TextStore | None = None) -> None:
         if min_match < 1:
             raise ValueError(f"min_match must be >= 1, got {min_match}")

@@ -52,7 +52,7 @@ class RecycleDrafter:
 
     __slots__ = ()
 
-    wants_topk = True
+    wants_topk = takes_late = True
 
     @property
     def name(self) -> str:

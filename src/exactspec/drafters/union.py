@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from exactspec.budget import TABLE, Cost
-from exactspec.drafters.base import Context, DraftBudget, Drafter, State, Verified, call_s, wants_features
+from exactspec.drafters.base import Context, DraftBudget, Drafter, State, Verified, call_s, takes_late, wants_features
 from exactspec.drafters.recycle import RecycleDrafter
 from exactspec.drafters.worth import Worth
 from exactspec.tree import DraftTree
@@ -35,6 +35,10 @@ class UnionDrafter:
     @property
     def wants_features(self) -> int:
         return max(map(wants_features, (*self._free, *self._costly)), default=0)
+
+    @property
+    def takes_late(self) -> bool:
+        return all(map(takes_late, (*self._free, self._recycle, *self._costly)))
 
     def __init__(self, free: tuple[Drafter, ...], recycle: RecycleDrafter, *, costly: tuple[Drafter, ...] = ()) -> None:
         self._free, self._recycle, self._costly = free, recycle, costly

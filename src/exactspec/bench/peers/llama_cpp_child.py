@@ -27,6 +27,9 @@ from collections.abc import Callable
 from typing import Any
 
 FILL_BATCH = 512
+MOST_ROWS = 65
+"""Rows with logits of the context that `replay` works on, at least: one of more rows would be another, and read the
+prompt again."""
 
 
 class Context:
@@ -222,7 +225,7 @@ class Peer:
         context = self.replaying
         needed = len(ids) + len(output)
         if context is None or context.size < needed or context.outputs < most + 1:
-            outputs = max(most + 1, 1 if context is None else context.outputs)
+            outputs = max(most + 1, MOST_ROWS)
             size = -(-max(needed, 0 if context is None else context.size) // 256) * 256
             if context is not None:
                 self.llama.llama_free(context.handle)
