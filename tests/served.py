@@ -93,7 +93,7 @@ def start_server(
 
     def stop() -> None:
         server.stop()
-        thread.join(10)
+        thread.join(60)
         service.close()
         listener.close()
         assert not thread.is_alive()

@@ -484,11 +484,11 @@ def test_waiting_requests_take_turns() -> None:
 
     a = threading.Thread(target=long)
     a.start()
-    assert started.wait(10)
+    assert started.wait(60)
     b = threading.Thread(target=short)
     b.start()
-    b.join(30)
-    a.join(30)
+    b.join(60)
+    a.join(60)
     assert order == ["short", "long"]
 
 

@@ -67,7 +67,7 @@ class Process:
         self.child.send_signal(signal_)
         assert self.child.stderr is not None
         self.lines += self.child.stderr.readlines()
-        return self.child.wait(20)
+        return self.child.wait(60)
 
 
 @pytest.fixture

@@ -140,12 +140,12 @@ def test_a_wait_for_another_process_is_called_one(entry: ModuleType, home: Path)
     thread = threading.Thread(target=second)
     with file_lock(folder.with_name(f".lock-{folder.name}")):
         thread.start()
-        assert told.wait(20)
+        assert told.wait(60)
         assert said == ["waiting for another process that compiles the tiny drafter"]
         folder.mkdir()
         (folder / "made").touch()
         kept.seal(folder)
-    thread.join(20)
+    thread.join(60)
     assert len(said) == 1
 
 

@@ -110,7 +110,7 @@ def test_a_client_that_vanishes_while_it_waits_for_a_place(serve: Serve) -> None
     while not running.service.scheduler.stats().waiting:
         time.sleep(0.001)
     reset(waiting)
-    end = time.monotonic() + 5
+    end = time.monotonic() + 60
     while running.service.scheduler.stats().waiting:
         assert time.monotonic() < end
         time.sleep(0.001)
@@ -216,7 +216,7 @@ def test_a_connection_on_which_nothing_happens_is_ended(serve: Serve, sent: byte
     running = serve(Engine(hash_target(vocab_size=260), ByteTokenizer()), idle_limit_s=0.5)
     with connect(running) as s:
         s.sendall(sent)
-        assert closed_within(s, 10)
+        assert closed_within(s, 60)
     assert probe(running)
 
 
@@ -272,5 +272,5 @@ def test_a_body_that_goes_wrong_after_its_refusal(serve: Serve, caplog: pytest.L
             b"Transfer-Encoding: chunked\r\n\r\nzz\r\n"
         )
         assert s.recv(100).split()[1] in (b"400", b"401")
-        assert closed_within(s, 10)
+        assert closed_within(s, 60)
     assert not [record for record in caplog.records if record.levelname == "ERROR"]

@@ -86,7 +86,7 @@ def test_a_queue_that_is_full(serve: Serve) -> None:
     import threading
 
     go = threading.Event()
-    running = serve(noise(before=lambda forwards: go.wait(10)), scheduler={"max_running": 1, "max_queue": 1})
+    running = serve(noise(before=lambda forwards: go.wait(60)), scheduler={"max_running": 1, "max_queue": 1})
     replies: list[int] = []
 
     def ask() -> None:
@@ -108,7 +108,7 @@ def test_a_queue_that_is_full(serve: Serve) -> None:
         running.client().completions.create(model=MODEL, prompt="a")
     go.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert replies == [200, 200]
     assert running.idle()
     assert running.post("/v1/completions", {"prompt": "a", "n": 2, "max_tokens": 1})[0] == 200

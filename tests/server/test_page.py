@@ -68,7 +68,7 @@ class Model:
 
     def _before(self, forward: int) -> None:
         if self.slow_from is not None and forward >= self.slow_from:
-            self.gate.wait(30)
+            self.gate.wait(60)
 
     @staticmethod
     def _logits(path: list[int]) -> Any:

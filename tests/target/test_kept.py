@@ -136,9 +136,9 @@ def test_a_second_one_waits_and_finds_what_the_first_one_made(tmp_path):
     thread = threading.Thread(target=second)
     with kept(tmp_path / "k"):
         thread.start()
-        assert waiting.wait(20)
+        assert waiting.wait(60)
         (tmp_path / "k" / "code.nbc").write_bytes(b"code")
-    thread.join(20)
+    thread.join(60)
     assert found == [{"code.nbc", RECORD}]
 
 
@@ -153,8 +153,8 @@ def test_who_waits_for_one_that_only_loads_is_not_told_of_a_compilation(tmp_path
     with kept(folder):
         thread.start()
         assert not done.wait(0.5)
-    assert done.wait(20)
-    thread.join(20)
+    assert done.wait(60)
+    thread.join(60)
     assert said == []
 
 
