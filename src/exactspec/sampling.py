@@ -18,6 +18,7 @@ from exactspec.constraint import Unanswerable
 from exactspec.grammars import Matcher
 from exactspec.params import SamplingParams
 from exactspec.philox import uniform
+from exactspec.softmax.load import compiled
 from exactspec.target.base import FloatArray, IntArray, Want
 
 Float64Array: TypeAlias = npt.NDArray[np.float64]
@@ -220,12 +221,7 @@ def draw(row: Float64Array, u: float, params: SamplingParams, scratch: Float64Ar
     1
     """
     ids, weights = support(row, params, scratch)
-    edges = np.cumsum(
-        weights, out=scratch[: len(weights)]
-    )  # one after another: np.sum would add in another order than the edges
-    total = float(edges[-1])
-    # The first edge strictly above u * total: a zero weight repeats the edge before it and cannot be first.
-    at = int(np.searchsorted(edges, min(u * total, math.nextafter(total, 0.0)), side="right"))
+    at = int(compiled().pick(weights, u))
     return at if ids is None else int(ids[at])
 
 
@@ -246,7 +242,8 @@ def support(row: Float64Array, params: SamplingParams, scratch: Float64Array) ->
     if 0 < params.top_k < len(row):
         ids = _largest(row, params.top_k, scratch)
         row = row[ids]
-    weights = np.exp(row, out=row)
+    compiled().exp(row)
+    weights = row
     if params.top_p < 1:
         kept = _nucleus(weights, params.top_p)
         if kept is not None:

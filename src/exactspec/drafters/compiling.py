@@ -1,4 +1,4 @@
-"""Compiling a drafter's parts once per machine, into a folder of their own beside the kernels'.
+"""Compiling parts of drafters, and of sampling, once per machine, into a folder of their own beside the kernels'.
 
 The folder is keyed by everything that goes into the code (its sources, numba, llvmlite, the CPU) and used only while
 every byte is the one written (see `target.compiled.numba_cache` and `kept`). Without a folder that can be used, it is
@@ -43,10 +43,13 @@ class Once(Generic[_Built]):
 
 
 def prepare(draft: str, progress: Tell | None = None) -> None:
-    """Load the functions that this draft mode takes, so that no request waits for them; `progress` hears of those that
-    have to be compiled first. Raises as `compile_all` does."""
+    """Load the functions that sampling and this draft mode take, so that no request waits for them; `progress` hears of
+    those that have to be compiled first. Raises as `compile_all` does."""
     from exactspec.drafters.copying import load as copying
     from exactspec.drafters.recycling import load as recycling
+    from exactspec.softmax import load as softmax
+
+    softmax.compiled(progress=progress)
 
     everything = draft.partition("+")[0] == "auto" or draft.startswith(BESIDE)
     if everything or draft == "copy":
@@ -67,16 +70,18 @@ def compile_all(
     signatures: Mapping[str, Any],
     *,
     takes: str,
+    what: str = "",
     progress: Tell | None = None,
 ) -> dict[str, Any]:
     """The functions of `entry` named in `signatures`, compiled for just these types, or loaded from where they are.
-    `sources`: see `folder_of`. `takes`: how long to compile, for `progress`.
+    `sources`: see `folder_of`. `takes`: how long to compile, and `what` (a drafter of that name), for `progress`.
 
     Raises ValueError if numba's compiler is switched off.
     """
     import numba
 
-    _require_compiler(name)
+    what = what or f"{name} drafter"
+    _require_compiler(what)
 
     def build(keep: bool) -> dict[str, Any]:
         functions = {}
@@ -87,7 +92,6 @@ def compile_all(
             functions[function_name] = function
         return functions
 
-    what = f"{name} drafter"
     return in_folder(folder_of(name, *sources), build, what=what, takes=takes, progress=progress)
 
 
@@ -106,7 +110,7 @@ def compile_c(
     off."""
     import numba
 
-    _require_compiler(name)
+    _require_compiler(f"{name} drafter")
 
     def build(keep: bool) -> Any:
         return numba.cfunc(signature, cache=keep, error_model="numpy")(function)
@@ -114,8 +118,8 @@ def compile_c(
     return in_folder(folder_of(name, *sources), build, what=what, takes=takes, progress=progress)
 
 
-def _require_compiler(name: str) -> None:
+def _require_compiler(what: str) -> None:
     from numba import config
 
     if config.DISABLE_JIT:
-        raise ValueError(f"NUMBA_DISABLE_JIT is set: unset it, the {name} drafter exists only in compiled form")
+        raise ValueError(f"NUMBA_DISABLE_JIT is set: unset it, the {what} exists only in compiled form")
