@@ -151,7 +151,7 @@ class TestBackOff:
         probes = [step for step, d in enumerate(drafted) if d]
         pauses = [b - a - 1 for a, b in pairwise(probes)]
         assert pauses[patience - 1 :][:5] == [1, 2, 4, 8, 16]
-        assert BackOff.LONGEST <= max(pauses) < BackOff.LONGEST + AdaptiveBudget.EVERY
+        assert BackOff.LONGEST <= max(pauses) < BackOff.LONGEST + AdaptiveBudget.SELDOM
 
     def test_unlikely_drafts_that_fail_say_nothing_yet(self) -> None:
         unsure = chain(0.1)
@@ -195,6 +195,27 @@ class TestBackOff:
         assert len(budget.choose(SURE)) > 20
         budget.record(drafted=20, accepted=5)
         assert [budget.nodes() for _ in range(9)] == [48] * 9
+
+    def test_at_last_they_are_asked_for_seldom_and_a_copy_still_ends_that(self) -> None:
+        budget = AdaptiveBudget(48)
+        run(budget, chain(0.02), lambda step: 0, 10_000)
+        asked = [budget.nodes() > 0 or budget.record(drafted=0, accepted=0) for _ in range(20)]
+        assert asked.index(True) < AdaptiveBudget.SELDOM
+        assert len(budget.choose(SURE)) > 20
+        budget.record(drafted=20, accepted=20)
+        assert [budget.nodes() for _ in range(9)] == [48] * 9
+
+    def test_a_token_now_and_then_does_not_pay_for_asking_in_every_step(self) -> None:
+        def asked(every: int) -> float:
+            budget = AdaptiveBudget(48)
+            times = 0
+            for step in range(1000):
+                times += budget.nodes() > 0
+                budget.record(drafted=1, accepted=step % every == 0)
+            return times / 1000
+
+        assert asked(AdaptiveBudget.PAYS // 2) == 1
+        assert asked(AdaptiveBudget.PAYS * 2) < 0.4
 
     @pytest.mark.parametrize("tree", [UNSURE, SURE, chain(0.2)])
     def test_drafts_that_always_fail_cost_little(self, tree: DraftTree) -> None:

@@ -178,14 +178,18 @@ class AdaptiveBudget:
 
     `max_nodes` >= 1. `cost`: see `CostModel`. `careful`: scores are held against what came of earlier ones (`Mood`),
     with pauses after misses (`BackOff`). Proposals are asked for in pauses, too, since they cost microseconds and a
-    long match must end a pause; but after `IDLE` steps without an accepted node only in every `EVERY`-th step: of a
-    small model's step even that is a hundredth.
+    long match must end a pause. But of a small model's step that is two hundredths: where nearly nothing is accepted
+    they are asked for in every `EVERY`-th step only, and in every `SELDOM`-th at last. An accepted node pays for
+    `PAYS` steps of asking; `IDLE` more of them than were paid for make a text one of that kind, three times as many
+    are remembered at most.
     """
 
     IDLE = 48
+    PAYS = 24
     EVERY = 3
+    SELDOM = 6
 
-    __slots__ = ("_back_off", "_cost", "_costs", "_factor", "_idle", "_max_nodes", "_mood", "_promised")
+    __slots__ = ("_back_off", "_cost", "_costs", "_factor", "_idle", "_max_nodes", "_mood", "_promised", "_steps")
 
     def __init__(self, max_nodes: int, *, cost: Cost | None = None, careful: bool = True) -> None:
         if max_nodes < 1:
@@ -196,12 +200,14 @@ class AdaptiveBudget:
         self._back_off = BackOff() if careful else None
         self._mood = Mood() if careful else None
         self._factor = 1.0
-        self._idle = 0  # steps since a node was accepted
+        self._idle = 0  # steps of asking that accepted nodes have not paid for
+        self._steps = 0
         self._promised = 0.0  # by the scores, before the factor, of the tree at hand
 
     def nodes(self) -> int:
-        if self._back_off is not None and self._idle >= self.IDLE and self._idle % self.EVERY:
-            return 0
+        if self._back_off is not None and self._idle >= self.IDLE:
+            every = self.EVERY if self._idle < 2 * self.IDLE else self.SELDOM
+            return 0 if self._steps % every else self._max_nodes
         return self._max_nodes
 
     def choose(self, tree: DraftTree, *, cost: Cost | None = None) -> DraftTree:
@@ -241,7 +247,8 @@ class AdaptiveBudget:
     def record(self, *, drafted: int, accepted: int, promised: float | None = None) -> None:
         if self._back_off is not None and self._mood is not None:
             self._back_off.record(drafted=drafted, accepted=accepted)
-            self._idle = 0 if accepted else self._idle + 1
+            self._idle = max(0, min(self._idle + 1, 3 * self.IDLE) - self.PAYS * accepted)
+            self._steps += 1
             # Nodes that others chose come from `allow`, with the factor in their scores.
             whole = self._promised if promised is None or self._promised else promised / self._factor
             self._mood.record(promised=whole if drafted else 0.0, accepted=accepted)
