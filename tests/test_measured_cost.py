@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,17 @@ from typing import Any
 import pytest
 
 from exactspec.budget import CostModel
-from exactspec.measured_cost import LIMIT_S, ROUNDS, ROWS, Measured, kept_cost, measure_cost
+from exactspec.measured_cost import (
+    ALWAYS,
+    LIMIT_S,
+    MOST_STARTS,
+    ROUNDS,
+    ROWS,
+    Measured,
+    _check,
+    kept_cost,
+    measure_cost,
+)
 
 
 @dataclass
@@ -54,10 +65,23 @@ def test_costs_never_fall_and_never_go_below_one_row() -> None:
     assert measure_cost(fake, clock=fake.clock).cost.cost[:4] == pytest.approx((1.0, 1.0, 2.0, 2.0))
 
 
-def test_a_slow_target_is_measured_once_through_and_is_not_settled() -> None:
+@pytest.mark.parametrize("row_s", [0.0005, 0.002, 0.01, 0.03])
+def test_it_takes_a_second_and_where_rows_cost_much_their_slope_goes_on(row_s: float) -> None:
+    fake = Fake(cost=lambda rows: row_s * rows, noisy=False)
+    found = measure_cost(fake, clock=fake.clock)
+    assert fake.now < LIMIT_S + 2 * row_s  # and the forward that sets buffers up
+    assert found.settled
+    assert found.cost.rows[: len(found.cost.rows)] == ROWS[: len(found.cost.rows)]
+    assert found.cost.rows[-1] >= ALWAYS
+    assert found.cost(64) == pytest.approx(64, rel=1e-3)
+
+
+def test_a_very_slow_target_is_measured_once_by_its_smaller_sizes_and_is_not_settled() -> None:
     fake = Fake(cost=lambda rows: LIMIT_S, noisy=False)
-    assert not measure_cost(fake, clock=fake.clock).settled
-    assert fake.sizes.count(64) == 1
+    found = measure_cost(fake, clock=fake.clock)
+    assert not found.settled
+    assert found.cost.rows == (1, 2, 4, ALWAYS)
+    assert fake.sizes == [2, 1, 2, 4, ALWAYS]
 
 
 def test_a_machine_that_never_settles_is_given_up() -> None:
@@ -77,19 +101,54 @@ def test_a_short_context() -> None:
 
 class Counted:
     def __init__(self, settled: bool = True) -> None:
-        self.calls, self.settled = 0, settled
+        self.calls, self.settled, self.before = 0, settled, []
 
-    def __call__(self, target: object) -> Measured:
+    def __call__(self, target: object, *, before: Any) -> Measured:
         self.calls += 1
-        return Measured(CostModel(rows=(1, 4, 9), cost=(1.0, 1.25, 2.5)), self.settled)
+        self.before.append(before)
+        cost = CostModel(rows=(1, 4, 9), cost=(1.0, 1.25, 2.5))
+        return Measured(cost, self.settled, {1: (0.5,), 4: (0.25 if self.settled else 0.25 + self.calls,)})
 
 
-def test_what_a_busy_machine_shows_is_used_but_not_kept(tmp_path: Path) -> None:
+def test_starts_on_a_busy_machine_add_up_until_they_agree(tmp_path: Path) -> None:
+    waits = iter([3.0, 1.0, 2.0, 1.05, 9.0])  # how much slower than alone the machine is, by start
+    fake = Fake(cost=None, noisy=False)
+    clocks = []
+
+    def measure(target: object, *, before: Any) -> Measured:
+        slow = next(waits)
+        fake.cost = lambda rows: slow * (0.1 + 0.01 * rows)  # a second holds a round up to 8 rows, and no other
+        began = fake.now
+        found = measure_cost(fake, before=before, clock=fake.clock)
+        clocks.append(fake.now - began)
+        return found
+
+    said: list[str] = []
+    costs = [kept_cost(fake, threads=2, home=tmp_path, measure=measure, progress=said.append) for _ in range(8)]
+    assert len(clocks) == 4  # those of the second and the fourth start agree
+    assert costs[1].one_s == costs[7].one_s == pytest.approx(0.11)
+    assert costs[7](8) == pytest.approx(0.18 / 0.11, abs=1e-3)
+    assert said[0].endswith("once")
+    assert said[1:] == ["measuring what rows cost on this machine, again, because its times did not agree"] * 3
+
+
+def test_a_machine_that_is_never_quiet_is_not_measured_for_ever(tmp_path: Path) -> None:
     measure = Counted(settled=False)
-    for _ in range(2):
+    for _ in range(2 * MOST_STARTS):
         assert kept_cost(Fake(cost=None), threads=2, home=tmp_path, measure=measure)(9) == 2.5
-    assert measure.calls == 2
-    assert not (tmp_path / "costs").exists()
+    assert measure.calls == MOST_STARTS
+    assert measure.before[:3] == [{}, {1: (0.5,), 4: (1.25,)}, {1: (0.5,), 4: (2.25,)}]
+
+
+def test_a_file_of_an_earlier_version_counts(tmp_path: Path) -> None:
+    fake, measure = Fake(cost=None), Counted()
+    cost = kept_cost(fake, threads=2, home=tmp_path, measure=measure)
+    (path,) = (tmp_path / "costs").iterdir()
+    found = json.loads(path.read_text())
+    record = {key: found[key] for key in ("key", "rows", "cost", "one_s", "identity")}
+    path.write_text(json.dumps(record | {"check": _check(record)}))
+    assert kept_cost(fake, threads=2, home=tmp_path, measure=measure) == cost
+    assert measure.calls == 1
 
 
 def test_kept_for_a_target_and_its_threads(tmp_path: Path) -> None:
