@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 
 import numpy as np
 import pytest
@@ -92,6 +93,29 @@ def test_texts_are_kept_once_and_long_ones_by_their_end() -> None:
     assert holds(store, text(2, 400)[-150:])
     with pytest.raises(ValueError, match="at least one token"):
         TextStore(3)
+
+
+def test_adding_and_copying_do_not_slow_down_with_the_number_of_texts() -> None:
+    """Texts of a few tokens: 500 of them against 16,000. Looking at all would take 32 times as long."""
+    store = TextStore(2**30)
+    drafter = CopyDrafter(store=store)
+    took: list[float] = []
+    added = 0
+    for n in (500, 16_000):
+        while added < n:
+            store.add(np.array([added, added + 1, added % 7], dtype=np.int32))
+            added += 1
+        rounds = []
+        for _ in range(5):
+            begun = time.process_time()
+            for i in range(100):
+                store.add(np.array([i, i + 1, i % 7], dtype=np.int32))
+                store.touch(store.index, [3 * i])
+            rounds.append(time.process_time() - begun)
+        took.append(min(rounds))
+    assert len(store.index) == 3 * added
+    assert took[1] < 6 * took[0]
+    assert len(drafter.propose(begin(drafter, [15_000, 15_001, 15_000 % 7]), WIDE)) > 0
 
 
 def test_an_engine_shares_by_name_and_its_tokens_stay_the_same() -> None:

@@ -7,6 +7,7 @@ texts: a proposal taken from a store can show, by its speed, that a text is in t
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -34,13 +35,15 @@ class TextStore:
     anew only once in a while. Raises ValueError if max_bytes holds no token.
     """
 
-    __slots__ = ("_clock", "_index", "_most", "_texts", "lock")
+    __slots__ = ("_clock", "_ends", "_index", "_known", "_most", "_texts", "lock")
 
     def __init__(self, max_bytes: int) -> None:
         if max_bytes < TOKEN_BYTES:
             raise ValueError(f"a store must hold at least one token ({TOKEN_BYTES} bytes), got {max_bytes}")
         self._most = max_bytes // TOKEN_BYTES
         self._texts: list[_Text] = []  # in the order in which the index holds them
+        self._ends: list[int] = []  # where each of them ends in the index
+        self._known: dict[bytes, _Text] = {}  # by what they are: there may be a hundred thousand short ones
         self._index = SuffixIndex()
         self._clock = 0
         self.lock = threading.RLock()
@@ -61,12 +64,12 @@ class TextStore:
         text = np.array(tokens[-self._most :], dtype=np.int32)
         with self.lock:
             self._clock += 1
-            for known in self._texts:
-                if np.array_equal(known.tokens, text):
-                    known.used = self._clock
-                    return
-            self._texts.append(_Text(text, self._clock))
-            if len(self._index) + len(text) <= self._most:
+            known = self._known.get(_digest(text))
+            if known is not None:
+                known.used = self._clock
+                return
+            self._keep(_Text(text, self._clock))
+            if self._ends[-1] <= self._most:
                 self._index.append(text)
             else:
                 self._rebuild()
@@ -76,10 +79,9 @@ class TextStore:
         with self.lock:
             if index is not self._index:
                 return
-            ends = np.cumsum([len(text.tokens) for text in self._texts])
             self._clock += 1
             for position in positions:
-                number = bisect_right(ends.tolist(), position)
+                number = bisect_right(self._ends, position)
                 if number < len(self._texts):
                     self._texts[number].used = self._clock
 
@@ -91,9 +93,20 @@ class TextStore:
             if kept and left < 0:
                 break
             kept.append(text)
-        kept.reverse()
-        self._texts = kept
-        self._index = SuffixIndex(np.concatenate([text.tokens for text in kept]))
+        self._texts, self._ends, self._known = [], [], {}
+        for text in reversed(kept):
+            self._keep(text)
+        self._index = SuffixIndex(np.concatenate([text.tokens for text in self._texts]))
+
+    def _keep(self, text: _Text) -> None:
+        self._texts.append(text)
+        self._ends.append(len(text.tokens) + (self._ends[-1] if self._ends else 0))
+        self._known[_digest(text.tokens)] = text
+
+
+def _digest(tokens: Int32Array) -> bytes:
+    """Equal for equal texts, and for no others that anybody can find."""
+    return hashlib.blake2b(tokens.tobytes(), digest_size=16).digest()
 
 
 class Stores:
