@@ -20,8 +20,8 @@ def test_names() -> None:
     for word in PEER_ARMS:
         assert parse_arm(word).name == word
         assert parse_arm(word).peer
-    modes = [parse_arm(word) for word in ("llama.cpp", "llama.cpp:lookup-2", "llama.cpp:mod-07")]
-    assert [(arm.rule, arm.most) for arm in modes] == [("", 0), ("lookup", 2), ("mod", 7)]
+    modes = [parse_arm(word) for word in ("llama.cpp", "llama.cpp:lookup-2", "llama.cpp:mod-07", "llama.cpp:map-k4v-8")]
+    assert [(arm.rule, arm.most) for arm in modes] == [("", 0), ("lookup", 2), ("mod", 7), ("map-k4v", 8)]
     assert [arm.name for arm in parse_arms("plain, copy,llama.cpp")] == ["none", "copy", "llama.cpp"]
 
 

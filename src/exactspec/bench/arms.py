@@ -7,7 +7,7 @@
     copyspec@gamma=5@block=8       a mode with fields of `Speculation`
     llama.cpp                      llama.cpp, one token a step
     llama.cpp:lookup-10            with the prompt lookup of its Python binding, drafts of at most 10 tokens
-    llama.cpp:simple-48, mod-64    with the rules of its server's n-gram modes of these names
+    llama.cpp:simple-48, mod-64, ...   with the rules of its server's n-gram modes: ngram-simple, ngram-mod, ...
 
 The tokens of a peer's arm are ours: see `peers/llama_cpp.py`.
 """
@@ -21,10 +21,12 @@ from exactspec.params import Speculation
 
 PLAIN = "none"
 PEER = "llama.cpp"
-_RULES = ("lookup", "simple", "mod")
-PEER_ARMS = (PEER, *(f"{PEER}:{mode}" for mode in ("lookup-2", "lookup-10", "simple-16", "simple-48", "mod-64")))
+_RULES = ("lookup", "simple", "map-k", "map-k4v", "cache", "mod")
+_MODES = ("lookup-2", "lookup-10", "simple-16", "simple-48", "map-k-48", "map-k4v-48", "cache-16", "mod-64")
+PEER_ARMS = (PEER, *(f"{PEER}:{mode}" for mode in _MODES))
 """Draft lengths that are named for these rules: by the binding 10, and 2 for machines without a GPU; by the server 16
-if nothing is said, 48 as the most of `simple`, 64 in the example for `mod`."""
+if nothing is said, 48 as the most of `simple` and the length of the runs that the maps hold, 64 in the example for
+`mod`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ def parse_arm(word: str) -> Arm:
     if word.startswith(PEER):
         if word == PEER:
             return Arm(word, None)
-        rule, _, count = word.removeprefix(PEER + ":").partition("-")
+        rule, _, count = word.removeprefix(PEER + ":").rpartition("-")
         if rule not in _RULES or not (count.isdecimal() and 1 <= int(count) <= 64):
             raise ValueError(f"{word!r} is no arm: llama.cpp has {', '.join(PEER_ARMS)}, with 1 to 64 tokens")
         return Arm(f"{PEER}:{rule}-{int(count)}", None, rule, int(count))

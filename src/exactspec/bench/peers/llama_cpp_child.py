@@ -117,9 +117,23 @@ def lookup(most: int) -> Callable[[Any], Any]:
     return rule
 
 
+def places(history: Any, key: int, behind: int) -> Any:
+    """Where the last `key` tokens occurred before with `behind` tokens or more behind them: indices of what follows."""
+    import numpy as np
+
+    n = len(history) - key
+    if n < 1:
+        return np.empty(0, dtype=np.intp)
+    there = np.flatnonzero(history[key - 1 : -1] == history[-1])  # where the key may start
+    for i in range(key - 1):
+        there = there[history[there + i] == history[n + i]]
+    there = there + key
+    return there[there + behind <= len(history)]
+
+
 class Simple:
     """The server's rule `ngram-simple` as its documentation states it: what followed the last 12 tokens where they
-    occurred last. The binding does not offer it."""
+    occurred last. The binding does not offer it, nor those below."""
 
     KEY = 12
 
@@ -127,21 +141,100 @@ class Simple:
         self.most = most
 
     def __call__(self, history: Any) -> Any:
-        import numpy as np
+        there = places(history, self.KEY, 1)
+        return history[there[-1] : there[-1] + self.most] if len(there) else history[:0]
 
-        n = len(history) - self.KEY
-        if n < 1:
+
+class MapKey:
+    """`ngram-map-k` with one hit, its default: the `most` tokens that followed the last 12 where they last had as many
+    behind them."""
+
+    KEY = 12
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def __call__(self, history: Any) -> Any:
+        there = places(history, self.KEY, self.most)
+        return history[there[-1] : there[-1] + self.most] if len(there) else history[:0]
+
+
+class MapValues:
+    """`ngram-map-k4v` with one hit: of the runs of `most` tokens that followed the last 12, the first four told apart,
+    the most frequent, if it came at least three times as often as the others together; of its tokens as many as were
+    accepted when it was drafted last."""
+
+    KEY, VALUES, CLEARLY = 12, 4, 3
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.accepted: dict[tuple[bytes, bytes], int] = {}
+        self.drafted: tuple[tuple[bytes, bytes], int, Any] | None = None  # what for, where it begins, the tokens
+
+    def __call__(self, history: Any) -> Any:
+        if self.drafted is not None:
+            what, start, draft = self.drafted
+            came = history[start : start + len(draft)]
+            wrong = (came != draft[: len(came)]).nonzero()[0]
+            self.accepted[what] = int(wrong[0]) if len(wrong) else len(came)
+            self.drafted = None
+        counts: dict[bytes, int] = {}
+        first: dict[bytes, int] = {}
+        for at in places(history, self.KEY, self.most).tolist():
+            value = history[at : at + self.most].tobytes()
+            if value in counts or len(counts) < self.VALUES:
+                counts[value] = counts.get(value, 0) + 1
+                first.setdefault(value, at)
+        if not counts:
             return history[:0]
-        there = np.flatnonzero(history[self.KEY - 1 : -1] == history[-1])  # where the key may start
-        for i in range(self.KEY - 1):
-            there = there[history[there + i] == history[n + i]]
-        start = int(there[-1]) + self.KEY if len(there) else len(history)
-        return history[start : start + self.most]
+        best = max(counts, key=lambda value: counts[value])
+        if counts[best] < self.CLEARLY * (sum(counts.values()) - counts[best]):
+            return history[:0]
+        what = (history[-self.KEY :].tobytes(), best)
+        draft = history[first[best] : first[best] + min(self.most, self.accepted.get(what, self.most))]
+        self.drafted = (what, len(history), draft)
+        return draft
+
+
+class Cache:
+    """`ngram-cache` without files: for the last 4, 3, 2 and 1 tokens how often what followed; the most frequent one
+    of the longest that was seen often enough, and often enough with that one; token by token."""
+
+    SEEN = (2, 2, 1, 1)  # least number of times, by length from 1 on
+    PERCENT = (66, 50, 50, 50)  # least share of the most frequent one
+
+    def __init__(self, most: int) -> None:
+        self.most, self.seen = most, 0
+        self.following: dict[tuple[int, ...], dict[int, int]] = {}
+
+    def __call__(self, history: Any) -> list[int]:
+        longest = len(self.SEEN)
+        tokens = history[max(0, self.seen - longest) :].tolist()
+        for end in range(max(self.seen, 1), len(history)):
+            at = end - len(history) + len(tokens)
+            for length in range(1, min(longest, end) + 1):
+                counts = self.following.setdefault(tuple(tokens[at - length : at]), {})
+                counts[tokens[at]] = counts.get(tokens[at], 0) + 1
+        self.seen = len(history)
+        window, draft = tokens[-longest:], list[int]()
+        while len(draft) < self.most and (token := self._next(window)) is not None:
+            draft.append(token)
+            window = [*window, token][-longest:]
+        return draft
+
+    def _next(self, window: list[int]) -> int | None:
+        for length in range(len(window), 0, -1):
+            counts = self.following.get(tuple(window[-length:]))
+            if not counts:
+                continue
+            total, best = sum(counts.values()), max(counts, key=lambda token: counts[token])
+            if total >= self.SEEN[length - 1] and 100 * counts[best] >= self.PERCENT[length - 1] * total:
+                return best
+        return None
 
 
 class Mod:
-    """The server's rule `ngram-mod` as its documentation states it: for every 24 tokens the one that followed them
-    last, looked up again and again. The binding does not offer it."""
+    """`ngram-mod`: for every 24 tokens the one that followed them last, looked up again and again."""
 
     KEY = 24
 
@@ -162,7 +255,14 @@ class Mod:
         return draft
 
 
-RULES: dict[str, Callable[[int], Callable[[Any], Any]]] = {"lookup": lookup, "simple": Simple, "mod": Mod}
+RULES: dict[str, Callable[[int], Callable[[Any], Any]]] = {
+    "lookup": lookup,
+    "simple": Simple,
+    "map-k": MapKey,
+    "map-k4v": MapValues,
+    "cache": Cache,
+    "mod": Mod,
+}
 
 
 class Peer:
