@@ -82,10 +82,11 @@ def test_recipes_fall_back_where_system_files_are_missing(tmp_path: Path) -> Non
 def test_mistakes_are_told() -> None:
     with pytest.raises(ValueError, match=r"one of .*code_edit, .*no_copy"):
         build("copyist", tokenizer=TOKENIZER, size=512, seed=0)
-    with pytest.raises(ValueError, match="at least 256"):
-        build("no_copy", tokenizer=TOKENIZER, size=10, seed=0)
+    for size in (-5, 0, 10, 10_000_000):
+        with pytest.raises(ValueError, match=f"size must be from 256 to 131072 tokens, got {size}"):
+            build("no_copy", tokenizer=TOKENIZER, size=size, seed=0)
     with pytest.raises(ValueError, match="another size"):
-        build("false_friend", tokenizer=TOKENIZER, size=10_000_000, seed=0)
+        build("agent", tokenizer=TOKENIZER, size=300, seed=0)
 
 
 def test_case_caps_the_answer() -> None:

@@ -59,7 +59,7 @@ RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType(
 EXTRAS: Final[Mapping[str, Recipe]] = MappingProxyType({"legal_licences": legal.make_licences})
 """Recipes of materials that Debian has and slim images lack; without them they fall back on what is always there."""
 
-_LEAST_SIZE = 256
+_LEAST_SIZE, _MOST_SIZE = 256, 131_072
 _SHORTEST_OUTPUT, _LONGEST_OUTPUT = 64, 1024
 
 
@@ -140,13 +140,14 @@ def prompt_ids(tokenizer: Tokenizer, messages: Sequence[Message]) -> list[int]:
 def build(recipe: str, *, tokenizer: Tokenizer, size: int, seed: int, materials: Materials | None = None) -> Workload:
     """The workload of (recipe, size, seed) for a tokenizer; `size` is the prompt length in tokens, met within 5%.
 
-    Needs no network. Raises ValueError on an unknown recipe, a size below 256, or one that cannot be met.
+    Needs no network. Raises ValueError on an unknown recipe, a size that is not from 256 to 131,072, or one that cannot
+    be met.
     """
     recipes = {**RECIPES, **EXTRAS}
     if recipe not in recipes:
         raise ValueError(f"unknown recipe {recipe!r}: one of {', '.join(sorted(recipes))}")
-    if size < _LEAST_SIZE:
-        raise ValueError(f"size must be at least {_LEAST_SIZE} tokens, got {size}")
+    if not _LEAST_SIZE <= size <= _MOST_SIZE:  # a hundred times that would be looked for in all materials, for hours
+        raise ValueError(f"size must be from {_LEAST_SIZE} to {_MOST_SIZE} tokens, got {size}")
     draft = recipes[recipe](seed, size, lambda messages: len(prompt_ids(tokenizer, messages)), materials or Materials())
     ends = (*draft.earlier, len(draft.messages))
     golds = (*(draft.messages[end]["content"] for end in draft.earlier), draft.gold)
