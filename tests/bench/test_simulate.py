@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from exactspec.bench.simulate import (
 )
 from exactspec.budget import CostModel, FixedBudget
 from exactspec.drafters import CopyDrafter, CopySpecDrafter
-from exactspec.drafters.base import Verified
+from exactspec.drafters.base import DraftBudget, State, Verified
 from exactspec.engine import Engine
 from exactspec.params import SamplingParams, Speculation
 from exactspec.tree import DraftTree
@@ -83,7 +84,7 @@ def test_the_best_ids_of_a_log_reach_drafters_that_ask(tmp_path: Path) -> None:
     known, unknown = Answer("a", "w", (9, 8), output, best=best), Answer("a", "w", (9, 8), output)
     path = tmp_path / "log.jsonl"
     for answer in (known, unknown):
-        append_log(path, answer)
+        append_log(path, [answer])
     assert read_log(path) == [known, unknown]
     for answer, expected in (
         (known, [[[4, 14], [5, 15], [-1, -1]], [[6, 16], [7, 17], [-1, -1]], [[8, 18]]]),
@@ -118,7 +119,7 @@ def test_best_ids_that_are_none_are_named(tmp_path: Path, broken: dict[str, obje
 def test_a_log_that_is_no_text_is_named(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_bytes(b"\xff\xfe\n")
-    with pytest.raises(ValueError, match=r"log.jsonl, line 1, is not a JSON object"):
+    with pytest.raises(ValueError, match=r"log.jsonl, line 1, is not UTF-8 text"):
         read_log(path)
 
 
@@ -126,6 +127,24 @@ def test_the_drafters_own_time_counts_where_a_plain_step_is_known() -> None:
     sums = Replayed(tokens=200, steps=100, rows=300, copied=100, cost=125.0, propose_s=0.4, commit_s=0.1)
     assert sums.speedup == 1.6
     assert sums.speedup_on(0.01) == pytest.approx(200 / 175)
+
+
+def test_what_a_drafter_loads_at_its_first_use_is_no_answers_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    class SlowOnce(CopyDrafter):
+        loaded = False
+
+        def propose(self, state: State, budget: DraftBudget) -> DraftTree:
+            if not SlowOnce.loaded:
+                time.sleep(0.3)
+            SlowOnce.loaded = True
+            return super().propose(state, budget)
+
+    monkeypatch.setattr("exactspec.bench.simulate.make_drafter", lambda speculation: SlowOnce())
+    answers = [Answer("a", "w", tuple(range(30)), tuple(range(30)))]
+    found = compare(answers, {"copy": Speculation(draft="copy")}, equal_rows=False)
+    assert SlowOnce.loaded
+    assert found["copy"].tokens == 30
+    assert found["copy"].propose_s < 0.3
 
 
 def test_prediction_is_copied_from() -> None:
@@ -174,7 +193,7 @@ def test_a_log_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     answers = [edited(0, n=20), Answer("p", "w", (1,), (2, 3), (4,))]
     for answer in answers:
-        append_log(path, answer)
+        append_log(path, [answer])
     assert read_log(path) == answers
     with path.open("a") as file:
         file.write('\n{"prompt_ids": [1], "output_ids": [2], "note": "other keys are ignored"}\n')

@@ -6,7 +6,6 @@ can be made only when that answer is known; greedy, whatever the temperature of 
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from typing import Any
 
 from exactspec.bench.case import Case
 from exactspec.bench.workloads import prompt_ids
+from exactspec.json_lines import json_lines
 from exactspec.params import SamplingParams
 from exactspec.prompts import common_prefix
 from exactspec.splice import Transcript
@@ -43,21 +43,10 @@ class Question:
 def read_questions(path: Path) -> list[Question]:
     """Every question of a file. Raises ValueError naming the line that is not one, and on a file without any."""
     found: list[Question] = []
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is not UTF-8 text: give a file of JSON lines") from None
-    for number, raw in enumerate(lines, 1):
-        if not raw.strip():
-            continue
-        try:
-            line = json.loads(raw)
-        except ValueError:
-            line = None
-        turns = line.get("turns") if isinstance(line, dict) else None
+    for number, line in json_lines(path):
+        turns = line.get("turns")
         if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) and turn for turn in turns):
             raise ValueError(f"{path}, line {number}: a question is a JSON object with question_id, category and turns")
-        assert isinstance(line, dict)
         found.append(
             Question(path.stem, str(line.get("question_id", number)), str(line.get("category", "all")), tuple(turns))
         )

@@ -25,9 +25,12 @@ from exactspec.bench.propose import NoCache, agreeing_path, rows_of_nothing
 from exactspec.budget import Budget, Cost, CostModel, make_budget
 from exactspec.drafters import make_drafter
 from exactspec.drafters.base import Context, DraftBudget, Drafter, Verified, wants_topk
+from exactspec.json_lines import append_lines, json_lines
 from exactspec.params import Speculation
 from exactspec.target.base import SegmentRows
 from exactspec.tree import DraftTree
+
+_TINY = (1, 2, 1, 2, 1, 2, 1, 2)
 
 VOCABULARY = 2**31 - 1
 """Ids are not checked against a model: any int32 will do."""
@@ -49,28 +52,19 @@ class Answer:
 def read_log(path: Path) -> list[Answer]:
     """The answers of a log, those with an empty prompt or output left out. Raises ValueError naming the line."""
     answers: list[Answer] = []
-    with path.open(encoding="utf-8", errors="replace") as file:  # what is no text is no JSON either, and named below
-        for number, raw in enumerate(file, 1):
-            if not raw.strip():
-                continue
-            try:
-                line = json.loads(raw)
-            except ValueError:
-                line = None
-            if not isinstance(line, dict):
-                raise ValueError(f"{path}, line {number}, is not a JSON object")
-            ids = {key: line.get(key, []) for key in ("prompt_ids", "output_ids", "prediction_ids")}
-            for key, value in ids.items():
-                if key not in line and key != "prediction_ids":
-                    raise ValueError(f"{path}, line {number}, has no {key}: see docs/benchmarks.md")
-                if not isinstance(value, list) or not all(type(t) is int and 0 <= t < VOCABULARY for t in value):
-                    raise ValueError(f"{path}, line {number}: {key} must be a list of token ids")
-            if ids["prompt_ids"] and ids["output_ids"]:
-                name = str(line.get("id", number))
-                group = str(line.get("workload", "all"))
-                best = _best(line, len(ids["output_ids"]), f"{path}, line {number}")
-                prompt, output, prediction = (tuple(value) for value in ids.values())
-                answers.append(Answer(name, group, prompt, output, prediction, best))
+    for number, line in json_lines(path):
+        ids = {key: line.get(key, []) for key in ("prompt_ids", "output_ids", "prediction_ids")}
+        for key, value in ids.items():
+            if key not in line and key != "prediction_ids":
+                raise ValueError(f"{path}, line {number}, has no {key}: see docs/benchmarks.md")
+            if not isinstance(value, list) or not all(type(t) is int and 0 <= t < VOCABULARY for t in value):
+                raise ValueError(f"{path}, line {number}: {key} must be a list of token ids")
+        if ids["prompt_ids"] and ids["output_ids"]:
+            name = str(line.get("id", number))
+            group = str(line.get("workload", "all"))
+            best = _best(line, len(ids["output_ids"]), f"{path}, line {number}")
+            prompt, output, prediction = (tuple(value) for value in ids.values())
+            answers.append(Answer(name, group, prompt, output, prediction, best))
     return answers
 
 
@@ -89,10 +83,9 @@ def _best(line: Mapping[str, object], n: int, where: str) -> tuple[tuple[tuple[i
     return tuple(tuple(zip(a, b, strict=True)) for a, b in zip(ids.tolist(), logits.tolist(), strict=True))
 
 
-def append_log(path: Path, answer: Answer) -> None:
-    """Add an answer to a log, which is made where there is none. Raises OSError."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(log_line(answer) + "\n")
+def append_log(path: Path, answers: Iterable[Answer]) -> None:
+    """Add answers to a log, which is made where there is none: all of them or none. Raises OSError."""
+    append_lines(path, map(log_line, answers))
 
 
 def log_line(answer: Answer) -> str:
@@ -252,6 +245,8 @@ def compare(
     found: dict[str, Replayed] = {}
     for mode, speculation in modes.items():
         drafter = make_drafter(speculation)
+        if drafter is not None:  # its compiled parts are loaded at the first use, which is no answer's time
+            replay(Answer("", "", _TINY, _TINY), drafter, make_budget(speculation, cost=model), cost=model)
         if equal_rows and found and drafter is not None:
             rows = next(iter(found.values())).rows
             found[mode] = at_equal_rows(answers, drafter, rows=rows, most=speculation.max_nodes, cost=model)

@@ -186,8 +186,7 @@ def gold(
                     prompt = prompt_ids(tokenizer, made.messages[: turn.before])
                     reply = tokenizer.encode(turn.gold)
                     answers.append(Answer(made.turn_id(turn), f"{name}-{size}", tuple(prompt), tuple(reply)))
-    for answer in answers:
-        append_log(out, answer)
+    append_log(out, answers)
 
 
 @bench.command("table")

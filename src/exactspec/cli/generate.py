@@ -141,7 +141,7 @@ def _append(log: Path, engine: EngineLike, request: Request, completion: Complet
     best = tuple(token.top for token in completion.tokens) if request.params.logprobs else ()
     prompt = tuple(engine.encode(request.prompt))
     answer = Answer("generate", "generate", prompt, completion.token_ids, tuple(prediction), best)
-    append_log(log, answer)
+    append_log(log, [answer])
 
 
 def _answer(

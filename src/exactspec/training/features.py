@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 
 from exactspec.bench.recipes.materials import Materials
+from exactspec.json_lines import json_lines
 from exactspec.target.exact import ExactTarget
 from exactspec.target.tokenizer import Tokenizer
 from exactspec.training.capture import capture_texts
@@ -81,25 +81,21 @@ def self_prompts(
 def _from_file(path: Path, data: DataConfig, *, held_out: bool) -> list[Asked]:
     """Of a file, the last `held_out` prompts are kept out."""
     asked: list[Asked] = []
-    with open(path, encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                entry = json.loads(line)
-                turns = entry.get("turns") or [m["content"] for m in entry["messages"] if m["role"] == "user"]
-            except (ValueError, KeyError, TypeError, AttributeError):
-                raise ValueError(f"{path}, line {number}: neither turns nor messages") from None
-            greedy = held_out or (number % 1000) / 1000 < data.greedy
-            asked.append(
-                Asked(
-                    name=f"self:{path.name}:{number}",
-                    kind=str(entry.get("kind", "prompt")),
-                    turns=turns,
-                    temperature=0.0 if greedy else data.temperature,
-                    seed=(data.seed << 32) + number,
-                )
+    for number, entry in json_lines(path):
+        try:
+            turns = entry.get("turns") or [m["content"] for m in entry["messages"] if m["role"] == "user"]
+        except (KeyError, TypeError):
+            raise ValueError(f"{path}, line {number}: neither turns nor messages") from None
+        greedy = held_out or (number % 1000) / 1000 < data.greedy
+        asked.append(
+            Asked(
+                name=f"self:{path.name}:{number}",
+                kind=str(entry.get("kind", "prompt")),
+                turns=turns,
+                temperature=0.0 if greedy else data.temperature,
+                seed=(data.seed << 32) + number,
             )
+        )
     if len(asked) <= data.held_out:
         raise ValueError(f"{path} has {len(asked)} prompts, {data.held_out} are to be held out: give more")
     return asked[-data.held_out :] if held_out else asked[: -data.held_out][: data.self_prompts]

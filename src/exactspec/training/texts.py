@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from exactspec.bench.recipes.materials import Materials
+from exactspec.json_lines import json_lines
 from exactspec.target.tokenizer import Tokenizer
 from exactspec.training.capture import Text
 from exactspec.training.prompts import held_out_file
@@ -77,13 +77,11 @@ def _text(path: Path) -> str | None:
 
 def chats(tokenizer: Tokenizer, path: Path) -> Iterator[Text]:
     """One text a line of ``{"messages": [{"role", "content"}, ...]}``. ValueError names the line."""
-    with open(path, encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                try:
-                    yield chat_text(tokenizer, json.loads(line)["messages"], name=f"chat:{path.name}:{number}")
-                except (ValueError, KeyError, TypeError) as error:
-                    raise ValueError(f"{path}, line {number}: no usable conversation ({error})") from None
+    for number, line in json_lines(path):
+        try:
+            yield chat_text(tokenizer, line["messages"], name=f"chat:{path.name}:{number}")
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path}, line {number}: no usable conversation ({error})") from None
 
 
 def chat_text(tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], *, name: str) -> Text:
