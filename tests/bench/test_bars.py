@@ -6,6 +6,7 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from exactspec.bench.bars import Bench, demo_bar, propose_bar
 from exactspec.bench.propose import drafter_cost
 from exactspec.bench.provenance import collect
 from exactspec.bench.recorder import Recorder
+from exactspec.bench.report import markdown
 from exactspec.bench.speed_bars import Effort
 from exactspec.bench.store import ResultFile
 from exactspec.cli.main import main
@@ -163,6 +165,56 @@ def test_questions_are_run_and_resumed(tmp_path: Path) -> None:
     assert again.calls == []
     assert more.count("| own ") == 4
     assert "mt second" in more
+
+
+def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
+    ids = list(range(40))
+    engine = FakeEngine(ids={"none": ids, "auto": ids}, s_per_token={"none": 0.02, "auto": 0.01})
+    file = tmp_path / "r.jsonl"
+    words = ["run", "-m", "fake", "--workload", "false_friend", "--size", "2048", "--seeds", "1", "--arms", "none,auto"]
+    other = ResultFile(file)
+    other.claim()
+    code, _, err = _command(*words, "--out", str(file), engine=engine)
+    assert (code, "r.jsonl is being written by another run" in err.splitlines()[-1]) == (2, True)
+    assert engine.calls == []
+    other.release()
+    for _ in range(2):
+        assert _command(*words, "--out", str(file), engine=engine)[0] == 0
+
+
+def test_prompts_that_leave_no_room_are_said_before_others_are_measured(tmp_path: Path) -> None:
+    engine: Any = FakeEngine(ids={"none": [1], "auto": [1]}, s_per_token={"none": 1.0, "auto": 1.0})
+    engine.target = SimpleNamespace(max_length=2048)
+    words = ["run", "-m", "fake", "--workload", "false_friend", "--arms", "none,auto"]
+    code, _, err = _command(*words, "--sizes", "512,2048", "--out", str(tmp_path / "r"), engine=engine)
+    assert (code, engine.calls) == (2, [])
+    assert "2048 tokens leave no room in the context of fake, 2048 tokens" in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("notes on one line", "is not a JSON object"),
+        ('{"kind": "run"}\n', "a line that this version's 'exactspec bench' does not write"),
+        ('{"kind": "replay", "model": 3}\n', "does not write"),
+        ('{"kind": "forward", "model": []}\n', "does not write"),
+        ('{"kind": 7}\n', "holds no runs"),
+        ("", "holds no runs"),
+    ],
+)
+def test_a_table_of_something_else_is_one_line(tmp_path: Path, content: str, message: str) -> None:
+    file = tmp_path / "other.jsonl"
+    file.write_text(content)
+    code, out, err = _command("table", str(file), engine=FakeEngine(ids={"none": [1]}, s_per_token={"none": 1.0}))
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert message in err
+    assert file.read_text() == content
+
+
+def test_cells_keep_to_their_line_and_column() -> None:
+    told = markdown(("a", "b"), [("x|y", "one\ntwo \ud800")])
+    assert told.splitlines()[2] == "| x\\|y | one two ? |"
+    told.encode()
 
 
 def test_a_prompt_is_read_once_if_asked(tmp_path: Path) -> None:

@@ -105,6 +105,8 @@ def test_bench_gold_refuses_to_overwrite(cli: Run, log: Path) -> None:
     result = cli("bench", "gold", "--out", str(log))
     assert result.code == 2
     assert "is there already" in result.err
+    result = cli("bench", "gold", "--out", str(log.parent / "none" / "gold.jsonl"))
+    assert (result.code, "there is no folder" in result.err) == (2, True)
 
 
 def test_bench_gold_leaves_no_half_of_a_log(cli: Run, tmp_path: Path) -> None:

@@ -176,8 +176,14 @@ def full_table(lines: Sequence[Line]) -> str:
     return "\n\n".join(parts)
 
 
+def _cell(text: str) -> str:
+    """On one line, within its column, and of characters that every stream can take."""
+    return " ".join(str(text).split()).replace("|", "\\|").encode("utf-8", "replace").decode()
+
+
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A padded markdown table."""
+    """A padded markdown table. Cells may hold anything: names of workloads come from files."""
+    rows = [[_cell(cell) for cell in row] for row in rows]
     widths = [max(len(str(row[i])) for row in (columns, *rows)) for i in range(len(columns))]
 
     def line(cells: Sequence[str]) -> str:

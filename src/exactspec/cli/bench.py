@@ -10,7 +10,7 @@ import typer
 
 from exactspec.bench.report import full_table, latest
 from exactspec.bench.runtime_bars import PEER, REPEATS
-from exactspec.bench.store import ResultFile
+from exactspec.bench.store import Line, ResultFile
 from exactspec.bench.workloads import RECIPES, build
 from exactspec.cli import options as opt
 from exactspec.cli.bench_acceptance import acceptance
@@ -31,6 +31,7 @@ from exactspec.cli.bench_common import (
 from exactspec.cli.bench_run import run
 from exactspec.cli.bench_serve import serve, soak
 from exactspec.cli.lazy import new_app
+from exactspec.cli.prompt import check_place
 from exactspec.cli.services import CliError, Services
 from exactspec.target.named import DEFAULT_MODEL
 
@@ -84,7 +85,7 @@ def kernels(
         if prefill or plot is not None or peer != "none":
             raise CliError("on a GPU forwards alone are timed: leave out --prefill, --plot and --peer")
         lengths = counts(contexts, "--contexts") if contexts else _KERNEL_CONTEXTS[:2]
-    recorder = new_recorder(services, out, threads)
+    recorder = new_recorder(context, out, threads)
     engine = open_engine(services, model, threads, context=prefill or max(lengths) + max(row_counts), device=device)
     if on_gpu:
         from exactspec.cli.bench_gpu import measure_on_gpu  # not needed for --help
@@ -136,7 +137,7 @@ def layer(
     at_least_one(repeats=repeats)
     if recent < 0:
         raise CliError(f"--recent must be at least 0, got {recent}")
-    recorder = new_recorder(services, out, threads)
+    recorder = new_recorder(context, out, threads)
     engine = open_engine(services, model, threads, context=max(lengths) + 1)
 
     from exactspec.cli.bench_layer import measure  # numba: not needed for --help
@@ -173,6 +174,7 @@ def gold(
         raise CliError(f"--seeds must be at least 1, got {seeds}")
     if out.exists():
         raise CliError(f"{out} is there already: give another --out, or remove it")
+    check_place(out, "--out")
     from exactspec.bench.simulate import Answer, append_log
     from exactspec.bench.workloads import prompt_ids
 
@@ -197,22 +199,33 @@ def print_table(
     """Print a result file as a markdown table: per model its newest configuration."""
     if not file.is_file():
         raise CliError(f"{file} is no file: give one that 'exactspec bench run', 'kernels' or 'bars' wrote")
+    lines = ResultFile(file).lines
+    try:
+        told = _tables(lines)
+    except Exception as error:  # what is told of is what the lines say, whoever wrote them
+        what = f"{type(error).__name__}: {error}"
+        raise CliError(
+            f"{file} holds a line that this version's 'exactspec bench' does not write ({what}): remove it"
+        ) from error
+    if not told:
+        raise CliError(f"{file} holds no runs")
+    show(context.obj, "\n\n".join(told))
+
+
+def _tables(lines: Sequence[Line]) -> list[str]:
     from exactspec.bench import kernels_report, prefill
     from exactspec.bench.replay_report import newest_replays, replay_table
     from exactspec.bench.serving import report as serving_report
 
-    everything = ResultFile(file).lines
     told = []
-    if runs := latest(everything):
+    if runs := latest(lines):
         told.append(full_table(runs))
-    if replays := newest_replays(everything):
+    if replays := newest_replays(lines):
         told.append(replay_table(replays))
-    if forwards := kernels_report.newest(everything):
+    if forwards := kernels_report.newest(lines):
         told.append(kernels_report.table(forwards))
-    if prompts := prefill.newest(everything):
+    if prompts := prefill.newest(lines):
         told.append(prefill.table(prompts))
-    if servers := serving_report.tables(everything):
+    if servers := serving_report.tables(lines):
         told.append(servers)
-    if not told:
-        raise CliError(f"{file} holds no runs")
-    show(context.obj, "\n\n".join(told))
+    return told

@@ -65,7 +65,7 @@ def acceptance(
     try:
         asked = _questions(kinds, count, questions)
         opened = models_of(*drafts.values())  # what is no draft at all is missed below
-        recorder = new_recorder(services, out, threads)
+        recorder = new_recorder(context, out, threads)
         engine: Any = open_engine(services, model, threads, context=None, draft_models=opened)
         from exactspec.bench.acceptance import acceptance_case, acceptance_lines, acceptance_table, text_of
 

@@ -102,7 +102,7 @@ def bars(
     drafter = make_drafter(Speculation(draft="copy"))
     assert drafter is not None
     measured: list[Bar] = []
-    recorder = new_recorder(services, out, threads)
+    recorder = new_recorder(context, out, threads)
     sizes = Sizes() if rounds is None else Sizes(rounds=rounds)
     tools = Bench(
         open_engine=partial(_open, services, threads),

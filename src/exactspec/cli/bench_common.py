@@ -37,14 +37,18 @@ def peer_errors() -> Iterator[None]:
         raise CliError(str(error)) from None
 
 
-def new_recorder(services: Services, out: Path, threads: int) -> Recorder:
-    """Appends to `out`; notes go to the person."""
+def new_recorder(context: typer.Context, out: Path, threads: int) -> Recorder:
+    """Appends to `out`, which no other run writes until the command ends; notes go to the person."""
+    services: Services = context.obj
     if threads < 1:
         raise CliError(f"--threads must be at least 1, got {threads}")
     start = collect(threads=threads)
     if start.load_average > _BUSY:
         services.note(f"the machine is busy (load average {start.load_average}): only an idle one gives times to keep")
-    return Recorder(ResultFile(out), lambda: now(start), services.note)
+    file = ResultFile(out)
+    file.claim()
+    context.call_on_close(file.release)
+    return Recorder(file, lambda: now(start), services.note)
 
 
 def open_engine(

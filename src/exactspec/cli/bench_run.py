@@ -115,8 +115,10 @@ def run(
         raise CliError("--equal-rows is for --replay")
     asked_turns = listed(turns, "--turns", TURNS)
     chosen = _questions(questions, categories, per_category, asked_turns)
-    recorder = new_recorder(services, out, threads)
+    recorder = new_recorder(context, out, threads)
     engine = open_engine(services, model, threads, context=None, draft_models=draft_models)
+    if names and not replay:
+        _check_room(engine, label(model), max(lengths))
     asked = Asked(max_tokens=max_tokens, temperature=temperature, reuse=reuse)
     with _peer(model, parsed, threads) as peer, peer_errors():
         on = contest(engine, model=label(model), recorder=recorder, peer=peer)
@@ -149,6 +151,13 @@ def _measure(
     run_contest(on, noted(), arms, repeats=repeats, recorder=recorder, remaining=Remaining(total * repeats))
     names = [arm.name for arm in arms]
     return full_table([line for line in latest(recorder.out.lines) if line["work"] in wanted and line["arms"] == names])
+
+
+def _check_room(engine: object, model: str, size: int) -> None:
+    """Raises CliError, before the shorter ones are measured, where a prompt leaves no room for an answer."""
+    most: int | None = getattr(getattr(engine, "target", None), "max_length", None)
+    if most is not None and size >= most:
+        raise CliError(f"--sizes: {size} tokens leave no room in the context of {model}, {most} tokens: name less")
 
 
 def _workloads(text: str, questions: Path | None) -> list[str]:

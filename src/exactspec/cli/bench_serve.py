@@ -88,7 +88,7 @@ def serve(
         history=history,
     )
     tools = serve_tools(threads=threads, peer=peer, sizes=asked, model=model)
-    recorder = new_recorder(services, out, threads)
+    recorder = new_recorder(context, out, threads)
     engine = open_engine(services, model, threads, context=None)
     with peer_errors(), _server_errors():
         on = contest(engine, model=label(model), recorder=recorder)
@@ -132,7 +132,7 @@ def soak(
     except ValueError as error:
         raise CliError(str(error)) from None
     lengths = counts(sizes, "--sizes")
-    recorder = new_recorder(services, out, threads)
+    recorder = new_recorder(context, out, threads)
     engine = open_engine(services, model, threads, context=None)
     options = ["--context", str(room), "--cache-bytes", str(cache_mb * 1_000_000), "--log-level", "warning"]
     with peer_errors(), _server_errors():

@@ -12,7 +12,8 @@ from pathlib import Path
 if sys.platform == "win32":
     import msvcrt
 
-    def _try_lock(fd: int) -> bool:
+    def try_lock(fd: int) -> bool:
+        """Whether the open file is now locked by this holder."""
         try:
             msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
         except OSError:
@@ -22,7 +23,8 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-    def _try_lock(fd: int) -> bool:
+    def try_lock(fd: int) -> bool:
+        """Whether the open file is now locked by this holder."""
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -40,7 +42,7 @@ def file_lock(path: Path, waiting: Callable[[], None] | None = None, *, poll_s: 
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         # Polling, not a blocking call: Ctrl-C must work while waiting, on Windows too.
-        while not _try_lock(fd):
+        while not try_lock(fd):
             if waiting is not None:
                 waiting()
             time.sleep(poll_s)
