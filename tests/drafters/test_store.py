@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from scripted import IdTokenizer, script_target
 from exactspec.bench.propose import NoCache, agreeing_path, rows_of_nothing
 from exactspec.drafters import CopyDrafter
 from exactspec.drafters.base import Context, DraftBudget, Verified
-from exactspec.drafters.store import TOKEN_BYTES, Stores, TextStore
+from exactspec.drafters.store import TEXT_BYTES, TOKEN_BYTES, Stores, TextStore
 from exactspec.engine import Engine
 from exactspec.params import SamplingParams, Speculation
 
@@ -65,7 +66,8 @@ def test_nothing_is_shared_unless_named_and_names_are_apart() -> None:
 
 
 def test_bytes_are_bounded_and_the_least_used_goes_first() -> None:
-    store = TextStore(TOKEN_BYTES * 420)
+    most = TOKEN_BYTES * 420 + TEXT_BYTES * 5
+    store = TextStore(most)
     drafter = CopyDrafter(store=store)
     for seed in range(4):
         leave(drafter, text(seed))
@@ -77,22 +79,42 @@ def test_bytes_are_bounded_and_the_least_used_goes_first() -> None:
     drafter.commit(state, Verified(tree, path, emitted[: len(path) + 1], rows_of_nothing(len(tree) + 1), NoCache(1)))
     drafter.close(state)
     leave(drafter, text(9))
-    assert store.nbytes <= TOKEN_BYTES * 420
+    assert store.nbytes <= most
     assert holds(store, text(9))
     assert holds(store, text(0))
     assert not holds(store, text(1))
 
 
 def test_texts_are_kept_once_and_long_ones_by_their_end() -> None:
-    store = TextStore(TOKEN_BYTES * 150)
+    most = TOKEN_BYTES * 150 + TEXT_BYTES
+    store = TextStore(most)
     for _ in range(3):
         store.add(np.array(text(1), dtype=np.int32))
     assert len(store.index) == 100
     store.add(np.array(text(2, 400), dtype=np.int32))
-    assert store.nbytes <= TOKEN_BYTES * 150
+    assert store.nbytes <= most
     assert holds(store, text(2, 400)[-150:])
     with pytest.raises(ValueError, match="at least one token"):
         TextStore(3)
+
+
+@pytest.mark.parametrize("longest", [3, 400])
+def test_the_bytes_are_those_that_are_held(longest: int) -> None:
+    """Also of thousands of texts of a few tokens, each of which is an object or two beside its tokens."""
+    most, rng = 400_000, random.Random(0)
+    tracemalloc.start()
+    try:
+        store = TextStore(most)
+        before = tracemalloc.get_traced_memory()[0]
+        held = []
+        for number in range(4000 if longest < 10 else 100):
+            store.add(np.array([number, *text(number, rng.randrange(1, longest))], dtype=np.int32))
+            held.append(tracemalloc.get_traced_memory()[0] - before)
+    finally:
+        tracemalloc.stop()
+    assert store.nbytes <= most
+    assert max(held) < most + 2 * 64_000  # the index's table, of which there are two while one is being made
+    assert max(held) > most / 3  # and it is not counted far too high
 
 
 def test_adding_and_copying_do_not_slow_down_with_the_number_of_texts() -> None:

@@ -17,8 +17,12 @@ import numpy as np
 
 from exactspec.drafters.suffix_index import Int32Array, SuffixIndex
 
-TOKEN_BYTES = 20
-"""Bytes that a token takes in an index (four more of them where there is room to grow)."""
+TOKEN_BYTES = 34
+"""Bytes that a token takes at most: five int32 in the index and half as much again for its room to grow, one in the
+text."""
+
+TEXT_BYTES = 512
+"""Bytes that a text takes beside its tokens, about: its record, its array's head, its place in tables."""
 
 
 @dataclass(slots=True)
@@ -30,17 +34,19 @@ class _Text:
 class TextStore:
     """The texts of one name, joined in one index. Thread-safe.
 
-    `max_bytes`: of the texts' tokens in the index, `TOKEN_BYTES` each; a longer text is kept by its end. When texts go,
-    those that nobody has added or copied from for longest go first, down to three quarters, so that the index is built
-    anew only once in a while. Raises ValueError if max_bytes holds no token.
+    `max_bytes`: of the texts and their index, `TOKEN_BYTES` a token and `TEXT_BYTES` a text (beside a table of 64 kB;
+    an index that was replaced goes when the last request that reads it ends); a longer text is kept by its end. When
+    texts go, those that nobody has added or copied from for longest go first, down to three quarters, so that the index
+    is built anew only once in a while. Raises ValueError if max_bytes holds no text of one token.
     """
 
     __slots__ = ("_clock", "_ends", "_index", "_known", "_most", "_texts", "lock")
 
     def __init__(self, max_bytes: int) -> None:
-        if max_bytes < TOKEN_BYTES:
-            raise ValueError(f"a store must hold at least one token ({TOKEN_BYTES} bytes), got {max_bytes}")
-        self._most = max_bytes // TOKEN_BYTES
+        if max_bytes < TEXT_BYTES + TOKEN_BYTES:
+            least = TEXT_BYTES + TOKEN_BYTES
+            raise ValueError(f"a store must hold at least one token of a text ({least} bytes), got {max_bytes}")
+        self._most = max_bytes
         self._texts: list[_Text] = []  # in the order in which the index holds them
         self._ends: list[int] = []  # where each of them ends in the index
         self._known: dict[bytes, _Text] = {}  # by what they are: there may be a hundred thousand short ones
@@ -56,12 +62,12 @@ class TextStore:
 
     @property
     def nbytes(self) -> int:
-        """Of the tokens held, as `max_bytes` counts them."""
-        return TOKEN_BYTES * len(self._index)
+        """Of what is held, as `max_bytes` counts it."""
+        return TOKEN_BYTES * len(self._index) + TEXT_BYTES * len(self._texts)
 
     def add(self, tokens: Int32Array) -> None:
         """Keep a text; one that is there already counts as used."""
-        text = np.array(tokens[-self._most :], dtype=np.int32)
+        text = np.array(tokens[-((self._most - TEXT_BYTES) // TOKEN_BYTES) :], dtype=np.int32)
         with self.lock:
             self._clock += 1
             known = self._known.get(_digest(text))
@@ -69,7 +75,7 @@ class TextStore:
                 known.used = self._clock
                 return
             self._keep(_Text(text, self._clock))
-            if self._ends[-1] <= self._most:
+            if TOKEN_BYTES * self._ends[-1] + TEXT_BYTES * len(self._texts) <= self._most:
                 self._index.append(text)
             else:
                 self._rebuild()
@@ -89,7 +95,7 @@ class TextStore:
         left = self._most * 3 // 4
         kept: list[_Text] = []
         for text in sorted(self._texts, key=lambda t: -t.used):
-            left -= len(text.tokens)
+            left -= TOKEN_BYTES * len(text.tokens) + TEXT_BYTES
             if kept and left < 0:
                 break
             kept.append(text)
