@@ -180,8 +180,8 @@ class AdaptiveBudget:
     with pauses after misses (`BackOff`). Proposals are asked for in pauses, too, since they cost microseconds and a
     long match must end a pause. But of a small model's step that is two hundredths: where nearly nothing is accepted
     they are asked for in every `EVERY`-th step only, and in every `SELDOM`-th at last. An accepted node pays for
-    `PAYS` steps of asking; `IDLE` more of them than were paid for make a text one of that kind, three times as many
-    are remembered at most.
+    `PAYS` steps of asking; `IDLE` more of them than were paid for make a text one of that kind, half of which are held
+    against it from the start; three times as many are remembered at most.
     """
 
     IDLE = 48
@@ -200,7 +200,7 @@ class AdaptiveBudget:
         self._back_off = BackOff() if careful else None
         self._mood = Mood() if careful else None
         self._factor = 1.0
-        self._idle = 0  # steps of asking that accepted nodes have not paid for
+        self._idle = self.IDLE // 2  # steps of asking that accepted nodes have not paid for; some are taken for granted
         self._steps = 0
         self._promised = 0.0  # by the scores, before the factor, of the tree at hand
 

@@ -12,7 +12,7 @@ from exactspec.drafters.copying import layout as at
 from exactspec.drafters.copying.load import compiled
 from exactspec.drafters.odds import fresh_odds
 from exactspec.drafters.store import TextStore
-from exactspec.drafters.suffix_index import Int32Array, SuffixIndex, as_int32
+from exactspec.drafters.suffix_index import Int32Array, SuffixIndex, check_int32
 from exactspec.target.base import FloatArray, IntArray
 from exactspec.tree import DraftTree
 
@@ -150,7 +150,7 @@ class CopyDrafter:
     def commit(self, state: State, verified: Verified) -> None:
         s: _Copying = state
         tokens = np.ascontiguousarray(verified.tokens, dtype=np.int64)
-        as_int32(tokens)
+        check_int32(tokens)
         s.history.reserve(len(tokens))
         # The store may grow meanwhile: of its arrays, what R_STORE counts stays as it is.
         compiled().take_in(*s.history.arrays, s.prediction.arrays[0], s.store.arrays[0], *s.tail(), tokens)
