@@ -18,6 +18,7 @@ from exactspec.drafters.recycling.load import compiled
 from exactspec.drafters.recycling.prior import fresh_ratios
 from exactspec.drafters.recycling.spread import MOST, S_COLUMNS
 from exactspec.target.base import FloatArray, IntArray
+from exactspec.target.mapped_memory import zeros
 from exactspec.tree import DraftTree
 
 SOURCE = "recycle"
@@ -62,8 +63,8 @@ class RecycleDrafter:
         trusts, hopes = fresh_ratios()
         arrays = (
             np.zeros(at.ENTRIES, dtype=_I64),
-            np.zeros((at.ENTRIES, at.WAYS), dtype=_I32),
-            np.zeros((at.ENTRIES, at.WAYS), dtype=_F32),
+            zeros(4 * at.ENTRIES * at.WAYS).view(_I32).reshape(at.ENTRIES, at.WAYS),
+            zeros(4 * at.ENTRIES * at.WAYS).view(_F32).reshape(at.ENTRIES, at.WAYS),
             np.zeros(at.ENTRIES, dtype=_I32),
             np.zeros((5, at.NODES), dtype=_I64),
             np.zeros(at.NODES + 1, dtype=_I64),

@@ -21,9 +21,9 @@ from exactspec.target.base import FloatArray, IntArray
 from exactspec.target.cache_types import DEFAULT_CACHE_DTYPE, cache_type
 from exactspec.target.kernels.float_tile import PANEL
 from exactspec.target.kernels.pages import CHUNK
+from exactspec.target.mapped_memory import zeros
 
 STORED: dict[str, type[np.generic]] = {"float32": np.float32, "bfloat16": np.uint16, "int8": np.int8}
-ALIGNMENT = 64  # of a page: no vector of a panel crosses a cache line
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +48,13 @@ class PageShape:
         return self.layers * self.layer_bytes
 
 
-def _aligned(nbytes: int) -> npt.NDArray[np.uint8]:
-    raw = np.zeros(nbytes + ALIGNMENT, dtype=np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + nbytes]
-
-
 class Page:
     """uint8 [page_bytes] from zeros (a slot never written must be finite), with the number of caches that hold it."""
 
     __slots__ = ("address", "data", "holders")
 
     def __init__(self, nbytes: int, copied: Page | None = None) -> None:
-        self.data = _aligned(nbytes)
+        self.data = zeros(nbytes)
         if copied is not None:
             self.data[:] = copied.data
         self.address = self.data.ctypes.data
