@@ -211,6 +211,27 @@ def test_a_table_of_something_else_is_one_line(tmp_path: Path, content: str, mes
     assert file.read_text() == content
 
 
+def test_a_table_may_compare_with_another_arm(tmp_path: Path) -> None:
+    file = tmp_path / "runs.jsonl"
+    ids = list(range(40))
+    engine: Any = FakeEngine(
+        ids=dict.fromkeys(("none", "copy", "auto"), ids), s_per_token={"none": 0.04, "copy": 0.02, "auto": 0.01}
+    )
+    words = ["run", "-m", "fake", "--workload", "no_copy", "--size", "512", "--seeds", "1", "--rounds", "2"]
+    assert _command(*words, "--arms", "plain,copy,auto", "--out", str(file), engine=engine)[0] == 0
+
+    def speed_ups(*options: str) -> dict[str, str]:
+        code, out, _ = _command("table", str(file), *options, engine=engine)
+        assert code == 0
+        return {cells[4].strip(): cells[12].strip() for cells in (row.split("|") for row in out.splitlines()[2:])}
+
+    assert speed_ups() == {"copy": "2.00", "auto": "4.00"}
+    assert speed_ups("--baseline", "copy") == {"none": "0.50", "auto": "2.00"}
+    code, out, err = _command("table", str(file), "--baseline", "plain", engine=engine)
+    assert (code, out) == (2, "")
+    assert "no run has an arm 'plain': give one of auto, copy, none" in err
+
+
 def test_cells_keep_to_their_line_and_column() -> None:
     told = markdown(("a", "b"), [("x|y", "one\ntwo \ud800")])
     assert told.splitlines()[2] == "| x\\|y | one two ? |"

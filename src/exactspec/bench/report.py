@@ -166,10 +166,11 @@ def _told(interval: Interval) -> str:
     return f"{interval.low:.2f}-{interval.high:.2f}"
 
 
-def full_table(lines: Sequence[Line]) -> str:
-    """What the run lines hold: the summaries, questions by category, and which rows were flagged."""
-    parts = [table(summarise(lines))]
-    if categories := summarise(lines, by_category=True):
+def full_table(lines: Sequence[Line], *, baseline: str | None = None) -> str:
+    """What the run lines hold: the summaries, questions by category, and which rows were flagged. `baseline`: see
+    `summarise`."""
+    parts = [table(summarise(lines, baseline=baseline))]
+    if categories := summarise(lines, by_category=True, baseline=baseline):
         parts.append(table(categories))
     if flagged := flagged_rows(lines):
         parts.append("Flagged, in no ratio:\n" + "\n".join(f"- {row}" for row in flagged))

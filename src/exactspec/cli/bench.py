@@ -195,13 +195,18 @@ def gold(
 def print_table(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON lines that run, kernels or bars wrote.")],
+    baseline: Annotated[
+        str | None, typer.Option(metavar="ARM", help="Arm that runs are compared with, instead of their first one.")
+    ] = None,
 ) -> None:
     """Print a result file as a markdown table: per model its newest configuration."""
     if not file.is_file():
         raise CliError(f"{file} is no file: give one that 'exactspec bench run', 'kernels' or 'bars' wrote")
     lines = ResultFile(file).lines
     try:
-        told = _tables(lines)
+        told = _tables(lines, baseline)
+    except CliError:
+        raise
     except Exception as error:  # what is told of is what the lines say, whoever wrote them
         what = f"{type(error).__name__}: {error}"
         raise CliError(
@@ -212,13 +217,19 @@ def print_table(
     show(context.obj, "\n\n".join(told))
 
 
-def _tables(lines: Sequence[Line]) -> list[str]:
+def _tables(lines: Sequence[Line], baseline: str | None) -> list[str]:
     from exactspec.bench import kernels_report, prefill
     from exactspec.bench.replay_report import newest_replays, replay_table
     from exactspec.bench.serving import report as serving_report
 
     told = []
-    if runs := latest(lines):
+    runs = latest(lines)
+    if baseline is not None:
+        arms = sorted({line["arm"] for line in runs})
+        if baseline not in arms:
+            raise CliError(f"no run has an arm {baseline!r}: give one of {', '.join(arms) or 'a file with runs'}")
+        return [full_table(runs, baseline=baseline)]
+    if runs:
         told.append(full_table(runs))
     if replays := newest_replays(lines):
         told.append(replay_table(replays))
