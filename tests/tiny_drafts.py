@@ -11,6 +11,7 @@ from tiny_weights import RandomWeights
 
 from exactspec.drafters.base import Context, DraftBudget, State
 from exactspec.drafters.layer.runner import LayerRunner
+from exactspec.drafters.layer.sight import Sight
 from exactspec.drafters.longspec import LongSpecDrafter
 from exactspec.engine import Engine
 from exactspec.params import SamplingParams
@@ -27,12 +28,15 @@ def drafter_of(
     target: ExactTarget,
     *,
     recent: int | None = None,
+    top: int = 0,
+    sharpness: float = 1.0,
     kind: type[LongSpecDrafter] = LongSpecDrafter,
     widths: tuple[int, ...] | None = None,
     **card: Any,
 ) -> LongSpecDrafter:
     layer = random_layer(tiny_card(SOURCE, **card))
-    return kind(LayerRunner(target, layer, recent=recent), widths=widths, always=True)
+    layer.matrices["cross_q"] *= np.float32(sharpness)
+    return kind(LayerRunner(target, layer, sight=Sight(recent, top)), widths=widths, always=True)
 
 
 def read(target: ExactTarget, tokens: np.ndarray) -> tuple[Cache, FloatArray]:

@@ -9,13 +9,14 @@ from tiny_weights import RandomWeights
 from exactspec.bench.layer import layer_table, measure_layer, random_layer
 from exactspec.drafters.layer.footprint import state_bytes
 from exactspec.drafters.layer.runner import LayerRunner
+from exactspec.drafters.layer.sight import Sight
 from exactspec.target.exact import ExactTarget
 
 
 @pytest.fixture(scope="module")
 def runner() -> LayerRunner:
     target = ExactTarget(RandomWeights(), threads=1, context=2048)
-    return LayerRunner(target, random_layer(target, name="tiny"), recent=64)
+    return LayerRunner(target, random_layer(target, name="tiny"), sight=Sight(64))
 
 
 def test_cells_by_context(runner: LayerRunner) -> None:

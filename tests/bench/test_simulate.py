@@ -139,7 +139,7 @@ def test_what_a_drafter_loads_at_its_first_use_is_no_answers_time(monkeypatch: p
             SlowOnce.loaded = True
             return super().propose(state, budget)
 
-    monkeypatch.setattr("exactspec.bench.simulate.make_drafter", lambda speculation: SlowOnce())
+    monkeypatch.setattr("exactspec.bench.simulate.make_drafter", lambda speculation, **others: SlowOnce())
     answers = [Answer("a", "w", tuple(range(30)), tuple(range(30)))]
     found = compare(answers, {"copy": Speculation(draft="copy")}, equal_rows=False)
     assert SlowOnce.loaded

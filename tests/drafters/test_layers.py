@@ -16,6 +16,7 @@ from exactspec.draft_names import models_of
 from exactspec.drafters import make_drafter
 from exactspec.drafters.layer.checkpoint import write_layer
 from exactspec.drafters.layer.shipped import shipped_layer
+from exactspec.drafters.layer.sight import Sight
 from exactspec.drafters.layers import OpenLayer
 from exactspec.drafters.union import UnionDrafter
 from exactspec.engine import Engine
@@ -68,6 +69,18 @@ def test_same_tokens(opened: Callable[..., Engine], draft: str, params: Sampling
     again = session.generate(prompt, params)
     assert again.token_ids == plain.token_ids
     assert again.metrics.cached_tokens >= 49
+
+
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_a_card_can_ask_for_top_chunks(target: ExactTarget, tmp_path: Path, params: SamplingParams) -> None:
+    write_layer(tmp_path, random_layer(tiny_card(SOURCE, precision="int8", window=64, top_chunks=2)))
+    layers = open_layers([f"longspec:{tmp_path}"], target, None)
+    assert layers[f"longspec:{tmp_path}"].drafter().runner.sight == Sight(1024, top=2)
+    engine = Engine(target, TOKENIZER, draft=f"copy+recycle+longspec:{tmp_path}", draft_models=layers)
+    prompt = np.random.default_rng(10).integers(0, VOCAB, 1500).tolist()  # two chunks of those before the last 1,024
+    found = engine.generate(prompt, params)
+    assert found.token_ids == engine.generate(prompt, params, speculation=PLAIN).token_ids
+    assert found.metrics.drafted_by_source.get("longspec", 0) > 0
 
 
 def test_many_requests_at_once(opened: Callable[..., Engine]) -> None:

@@ -13,6 +13,7 @@ from tiny_layer import tiny_card
 
 from exactspec.drafters.base import DraftBudget, State
 from exactspec.drafters.layer.runner import LayerRunner
+from exactspec.drafters.layer.sight import Sight
 from exactspec.drafters.longspec import LongSpecDrafter
 from exactspec.engine import Engine
 from exactspec.params import SamplingParams, Speculation
@@ -90,7 +91,7 @@ def test_30_what_was_learnt_by_heart_is_accepted(target: ExactTarget, draft_feat
     torch = pytest.importorskip("torch", reason="training needs the extra `train`")
     pytest.importorskip("accelerate", reason="training needs the extra `train`")
     layer = _overfit(torch, target, draft_feature)
-    drafter = LongSpecDrafter(LayerRunner(target, layer[0], recent=None), widths=(1,) * 5, always=True)
+    drafter = LongSpecDrafter(LayerRunner(target, layer[0], sight=Sight(None)), widths=(1,) * 5, always=True)
     every = Speculation(draft="copyspec", block=16)
     found = Engine(target, TOKENIZER, draft=drafter, speculation=every).generate(
         layer[1], SamplingParams(max_tokens=31, ignore_eos=True), record_steps=True

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from exactspec.bench.acceptance import acceptance_case, acceptance_lines, held_out_prompts, tau, text_of
+from exactspec.bench.acceptance import acceptance_case, held_out_prompts, tau
 from exactspec.bench.bar import Bar
 from exactspec.bench.case import Case
+from exactspec.bench.counting import Counting, counted_lines
 from exactspec.bench.plan import prompt_once
 from exactspec.bench.questions import Question
 from exactspec.bench.recorder import Recorder
@@ -75,7 +76,7 @@ def _pass_bars(engine: Any, model: str, limit: float, recorder: Recorder) -> Ite
     contexts = [context for context in _CONTEXTS if context < engine.target.max_length]
     cells = measure_layer(engine.target, runner, contexts=contexts, repeats=21)
     line = {"kind": "draft-layer", "model": model, "identity": engine.target.identity}
-    line |= {"layer": runner.card.weights_sha256, "layer_bytes": runner.packed.nbytes, "recent": runner.recent}
+    line |= {"layer": runner.card.weights_sha256, "layer_bytes": runner.packed.nbytes, "recent": runner.sight.recent}
     recorder.out.append(
         [{**line, "cells": [asdict(cell) for cell in cells], "provenance": asdict(recorder.provenance())}]
     )
@@ -102,7 +103,8 @@ def _acceptance_bars(
 ) -> Iterator[Bar]:
     def lines(kinds: Sequence[str], drafts: Sequence[str], *, nodes: int, front: int = 0) -> list[Line]:
         asked = [one for one in prompts if one.category in kinds]
-        return _counted(engine, model, asked, drafts, nodes=nodes, front=front, effort=effort, recorder=recorder)
+        how = Counting(nodes=nodes, max_tokens=effort.max_tokens or 128, in_front=front)
+        return counted_lines(engine, model, asked, {draft: draft for draft in drafts}, how, recorder)
 
     if name == "layer-tau":
         found = lines((*_FREE_KINDS, "code"), (LAYER,), nodes=NODES)
@@ -125,42 +127,6 @@ def _tau_bar(name: str, value: float, limit: float, lines: Sequence[Line], note:
     answers = len({(line["case"], line["work"]) for line in lines})
     detail = f"{answers} answers, {sum(line['completion_tokens'] for line in lines)} tokens"
     return Bar(name=name, value=value, limit=limit, unit="x", detail="; ".join([detail, *([note] if note else [])]))
-
-
-def _counted(
-    engine: Any,
-    model: str,
-    asked: Sequence[Question],
-    drafts: Sequence[str],
-    *,
-    nodes: int,
-    front: int,
-    effort: Effort,
-    recorder: Recorder,
-) -> list[Line]:
-    from exactspec.params import Speculation
-
-    tokenizer, layer = engine.tokenizer, _layer(engine)
-    text = text_of(tokenizer, front) if front else ""
-    cases = [acceptance_case(tokenizer, one, max_tokens=effort.max_tokens or 128, in_front=text) for one in asked]
-    head: dict[str, Any] = {"model": model, "identity": engine.target.identity, "in_front": front}
-    head |= {"layers": [layer.runner.card.weights_sha256], "recent": layer.runner.recent or 0, "temperature": 0.0}
-    provenance = asdict(recorder.provenance())
-    before, layer.always = layer.always, True
-    try:
-        return acceptance_lines(
-            engine.target,
-            tokenizer,
-            cases,
-            {draft: engine.drafter(Speculation(draft=draft)) for draft in drafts},
-            nodes=nodes,
-            head=head,
-            known=recorder.out.lines,
-            append=lambda line: recorder.out.append([{**line, "provenance": provenance}]),
-            tell=recorder.progress,
-        )
-    finally:
-        layer.always = before
 
 
 def _speed_bar(

@@ -127,6 +127,9 @@ def layer(
     recent: Annotated[
         int, typer.Option(metavar="N", help="The target's last keys that a row sees; 0: all that there are.")
     ] = 1024,
+    top_chunks: Annotated[
+        int, typer.Option(metavar="N", help="Chunks of 128 keys before these that a row sees, those it weighs most.")
+    ] = 0,
     repeats: Annotated[int, typer.Option(metavar="N", help="Rounds; medians count.")] = 21,
     threads: Threads = 2,
     out: Out = Path("results/layer.jsonl"),
@@ -149,6 +152,7 @@ def layer(
             folder,
             contexts=lengths,
             recent=recent or None,
+            top_chunks=top_chunks,
             repeats=repeats,
             recorder=recorder,
         )

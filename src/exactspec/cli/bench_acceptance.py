@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,8 +11,7 @@ import typer
 from exactspec.bench.questions import Question, choose, read_questions
 from exactspec.cli.bench_common import Out, Threads, at_least_one, label, new_recorder, open_engine, show
 from exactspec.cli.services import CliError, Services
-from exactspec.draft_names import BESIDE, LAYER, layer_draft, model_draft, models_of
-from exactspec.params import Speculation
+from exactspec.draft_names import BESIDE, LAYER, layer_draft, models_of
 from exactspec.target.named import DEFAULT_MODEL
 
 ARMS = (BESIDE, LAYER, f"{BESIDE}+{LAYER}")
@@ -45,6 +43,9 @@ def acceptance(
     recent: Annotated[
         int, typer.Option(metavar="N", help="The target's last keys that a layer sees; 0: all that there are.")
     ] = 1024,
+    top_chunks: Annotated[
+        int, typer.Option(metavar="N", help="Chunks of 128 keys before these that a layer sees, those it weighs most.")
+    ] = 0,
     threads: Threads = 2,
     out: Out = Path("results/acceptance.jsonl"),
 ) -> None:
@@ -63,39 +64,18 @@ def acceptance(
         raise CliError(f"--arms names one twice: {arms}")
     drafts = {_shown(word): _with_layer(word, layer) for word in words}
     try:
+        from exactspec.drafters.layer.sight import Sight
+
+        sight = Sight(recent or None, top_chunks)
         asked = _questions(kinds, count, questions)
         opened = models_of(*drafts.values())  # what is no draft at all is missed below
         recorder = new_recorder(context, out, threads)
         engine: Any = open_engine(services, model, threads, context=None, draft_models=opened)
-        from exactspec.bench.acceptance import acceptance_case, acceptance_lines, acceptance_table, text_of
+        from exactspec.bench.acceptance import acceptance_table
+        from exactspec.bench.counting import Counting, counted_lines
 
-        tokenizer = engine.tokenizer
-        front = text_of(tokenizer, in_front) if in_front else ""
-        cases = [
-            acceptance_case(tokenizer, one, max_tokens=max_tokens, temperature=temperature, in_front=front)
-            for one in asked
-        ]
-        drafters = {name: _always(engine, draft, recent or None) for name, draft in drafts.items()}
-        head = {
-            "model": label(model),
-            "identity": engine.target.identity,
-            "layers": sorted({its.runner.card.weights_sha256 for one in drafters.values() for its in _layers(one)}),
-            "recent": recent,
-            "in_front": in_front,
-            "temperature": temperature,
-        }
-        provenance = asdict(recorder.provenance())
-        lines = acceptance_lines(
-            engine.target,
-            tokenizer,
-            cases,
-            drafters,
-            nodes=nodes,
-            head=head,
-            known=recorder.out.lines,
-            append=lambda line: recorder.out.append([{**line, "provenance": provenance}]),
-            tell=services.note,
-        )
+        how = Counting(nodes=nodes, max_tokens=max_tokens, in_front=in_front, temperature=temperature, sight=sight)
+        lines = counted_lines(engine, label(model), asked, drafts, how, recorder)
     except ValueError as error:
         raise CliError(str(error)) from None
     show(services, acceptance_table(lines))
@@ -120,21 +100,3 @@ def _shown(draft: str) -> str:
 def _with_layer(draft: str, layer: Path | None) -> str:
     asked = layer_draft(draft)
     return f"{draft}:{layer}" if asked is not None and not asked.folder and layer is not None else draft
-
-
-def _always(engine: Any, draft: str, recent: int | None) -> Any:
-    """The drafter of a name, asked at every step."""
-    if model_draft(draft) is not None:
-        raise ValueError(f"{draft!r} drafts with another model: acceptance is measured of what copies, and of layers")
-    drafter = engine.drafter(Speculation(draft=draft))
-    for layer in _layers(drafter):
-        layer.always, layer.runner.recent = True, recent
-    return drafter
-
-
-def _layers(drafter: Any) -> list[Any]:
-    from exactspec.drafters.longspec import LongSpecDrafter
-    from exactspec.drafters.union import UnionDrafter
-
-    parts = drafter.costly if isinstance(drafter, UnionDrafter) else (drafter,)
-    return [part for part in parts if isinstance(part, LongSpecDrafter)]

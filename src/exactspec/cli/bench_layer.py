@@ -11,6 +11,7 @@ from exactspec.bench.layer import layer_table, measure_layer, random_layer
 from exactspec.bench.recorder import Recorder
 from exactspec.drafters.layer.checkpoint import read_layer
 from exactspec.drafters.layer.runner import LayerRunner
+from exactspec.drafters.layer.sight import Sight
 from exactspec.target.exact import ExactTarget
 
 KIND = "draft-layer"
@@ -23,6 +24,7 @@ def measure(
     *,
     contexts: Sequence[int],
     recent: int | None,
+    top_chunks: int,
     repeats: int,
     recorder: Recorder,
 ) -> str:
@@ -32,7 +34,7 @@ def measure(
     if not isinstance(target, ExactTarget):
         raise ValueError("a draft layer needs the exact runtime on the CPU: leave out hf: and device")
     layer = random_layer(target, name=label) if folder is None else read_layer(folder)
-    runner = LayerRunner(target, layer, recent=recent)
+    runner = LayerRunner(target, layer, sight=Sight(recent, top_chunks))
     cells = measure_layer(target, runner, contexts=contexts, repeats=repeats)
     line = {
         "kind": KIND,
@@ -41,6 +43,7 @@ def measure(
         "layer": "random weights" if folder is None else layer.card.weights_sha256,
         "layer_bytes": runner.packed.nbytes,
         "recent": recent,
+        "top_chunks": top_chunks,
         "repeats": repeats,
         "provenance": asdict(recorder.provenance()),
         "cells": [asdict(cell) for cell in cells],

@@ -25,6 +25,7 @@ from exactspec.drafters.layer.footprint import told
 from exactspec.drafters.layer.kernels.frame import MOST_LEVELS
 from exactspec.drafters.layer.kernels.load import compiled
 from exactspec.drafters.layer.runner import Grown, LayerRunner, Shape
+from exactspec.drafters.layer.sight import Sight
 from exactspec.drafters.layer.state import LayerState
 from exactspec.target.base import FloatArray, Target
 from exactspec.target.cache import ExactCache
@@ -56,9 +57,9 @@ class _State:
 class LongSpecDrafter:
     """A `Drafter` over an exact target on the CPU.
 
-    `recent`: how many of the target's last keys a row sees beside the first 4; None: all, as the paper. `widths`: a
-    beam that keeps so many nodes at each depth (`PAPER_WIDTHS`); None: a tree of the likeliest nodes, as deep as pays.
-    `always`: at every step, whether it pays or not. `clock`: for tests. Instances hold no request's data.
+    What rows see of the target's keys is its runner's `sight`. `widths`: a beam that keeps so many nodes at each depth
+    (`PAPER_WIDTHS`); None: a tree of the likeliest nodes, as deep as pays. `always`: at every step, whether it pays or
+    not. `clock`: seconds, for tests and replays. Instances hold no request's data.
     Thread-safe: jobs run one at a time.
     Raises ValueError if the layer belongs to another target, or the target is not the exact one on the CPU.
     """
@@ -86,17 +87,20 @@ class LongSpecDrafter:
         folder: Path,
         target: Target,
         *,
-        recent: int | None = RECENT,
+        sight: Sight | None = None,
         widths: tuple[int, ...] | None = None,
         progress: Callable[[str], None] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> LongSpecDrafter:
-        """The layer in a folder (see `layer.checkpoint`), timed once. ValueError, one line, if it cannot be used."""
+        """The layer in a folder (see `layer.checkpoint`), timed once. `sight`: None, the first keys, the `RECENT` ones,
+        and as many top chunks as the card says. ValueError, one line, if it cannot be used."""
         if not isinstance(target, ExactTarget):
             raise ValueError("longspec drafts for models run by the exact runtime on the CPU: leave out hf: and device")
         layer = read_layer(folder)
         layer.card.check_target(target.config, target.sha256)
         compiled(target.cpu.instruction_set, progress=progress)  # now, so that no request waits
-        drafter = cls(LayerRunner(target, layer, recent=recent), widths=widths)
+        sight = sight or Sight(RECENT, layer.card.top_chunks)
+        drafter = cls(LayerRunner(target, layer, sight=sight), widths=widths, clock=clock)
         drafter.measure()
         if progress is not None:
             progress(f"draft layer of {layer.card.target.name}: {told(layer.card)}")

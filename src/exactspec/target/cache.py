@@ -191,21 +191,29 @@ class ExactCache:
         """Rotated keys and values of the last layer for the committed tokens, as attention reads them: float32
         [kv_heads, length, head_pad] each (copies). Key dimensions are in rotate-half order, the halves
         `head_pad` / 2 apart."""
-        s, place = self.shape, _places(self.shape.dtype)
+        s = self.shape
         empty = np.zeros((s.kv_heads, 0, s.head_pad), dtype=np.float32)
-        all_keys, all_values = [empty], [empty]
-        for at in range(-(-self._length // CHUNK)):
-            keys, values, scales = (part[-1] for part in self._parts(at))
-            k = _widened(keys[..., place].transpose(0, 1, 3, 2).reshape(s.kv_heads, CHUNK, s.head_pad))
-            v = _widened(values[..., place].transpose(0, 2, 1, 3).reshape(s.kv_heads, CHUNK, s.head_pad))
-            if scales.size:
-                k, v = k * scales[:, 0, :, None], v * scales[:, 1, :, None]
-            all_keys.append(k)
-            all_values.append(v)
+        chunks = range(-(-self._length // CHUNK))
+        all_keys = [empty, *(self.last_keys(at) for at in chunks)]
+        all_values = [empty, *(self._last_values(at) for at in chunks)]
         return (
             np.concatenate(all_keys, axis=1)[:, : self._length],
             np.concatenate(all_values, axis=1)[:, : self._length],
         )
+
+    def last_keys(self, at: int) -> FloatArray:
+        """The keys of `last_layer` of the `at`-th 128 positions: float32 [kv_heads, 128, head_pad]. What lies behind
+        `length` is whatever was there."""
+        s = self.shape
+        keys, _, scales = (part[-1] for part in self._parts(at))
+        k = _widened(keys[..., _places(s.dtype)].transpose(0, 1, 3, 2).reshape(s.kv_heads, CHUNK, s.head_pad))
+        return k * scales[:, 0, :, None] if scales.size else k
+
+    def _last_values(self, at: int) -> FloatArray:
+        s = self.shape
+        _, values, scales = (part[-1] for part in self._parts(at))
+        v = _widened(values[..., _places(s.dtype)].transpose(0, 2, 1, 3).reshape(s.kv_heads, CHUNK, s.head_pad))
+        return v * scales[:, 1, :, None] if scales.size else v
 
 
 def _places(dtype: str) -> list[int]:

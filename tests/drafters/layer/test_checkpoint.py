@@ -13,6 +13,7 @@ from tiny_weights import RandomWeights
 
 from exactspec.drafters.layer.card import Card
 from exactspec.drafters.layer.checkpoint import CARD, WEIGHTS, matrix_shapes, read_layer, write_layer
+from exactspec.drafters.layer.footprint import told
 
 
 @pytest.mark.parametrize(("precision", "step"), [("bfloat16", 2**-8), ("int8", 0.5 / 127)])
@@ -83,6 +84,7 @@ def test_damaged_and_mixed_files_are_refused(tmp_path: Path) -> None:
         (lambda c: c.update(window=0), "window must be a whole number"),
         (lambda c: c.update(embed_gain=float("nan")), "embed_gain must be positive"),
         (lambda c: c.update(draft_feature="old"), "draft_feature must be one of"),
+        (lambda c: c.update(top_chunks=65), "top_chunks must be 0 to 64"),
         (lambda c: c["sizes"].update(kv_heads=4), "multiple of the kv heads"),
         (lambda c: c["sizes"].update(inner=64), "gate is uint16"),
         (lambda c: c.update(precision="int8"), "tensors are missing or not known"),
@@ -103,6 +105,15 @@ def test_ids_outside_the_vocabulary_or_twice_are_refused(tmp_path: Path) -> None
         with pytest.raises(ValueError, match="must ascend within the vocabulary"):
             write_layer(tmp_path, replace(layer, head_ids=np.array(ids)))
     assert not (tmp_path / CARD).exists()
+
+
+def test_what_a_card_of_top_chunks_takes(tmp_path: Path) -> None:
+    plain, more = (tiny_card(RandomWeights(), top_chunks=top) for top in (0, 2))
+    assert told(plain).endswith("8k tokens of context")
+    # eight chunks, two kv heads, 32 floats
+    assert told(more) == f"{told(plain)}; 2.0 kB more for each 1,024 tokens of the longest"
+    old = {key: value for key, value in json.loads(plain.to_json()).items() if key != "top_chunks"}
+    assert Card.from_json(json.dumps(old)) == plain
 
 
 def test_a_card_survives_json() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
+from exactspec.drafters.layer.kernels.frame import MOST_TOP
 from exactspec.target.weights import ModelConfig
 
 FORMAT: Final = "exactspec-longspec/1"
@@ -65,8 +66,9 @@ class Card:
     """`window`: tokens a row sees of the layer's own keys, itself included. `anchors`: first positions that training
     left in place. `depth`: largest lag trained, so the depth to which drafts are good. `rope_theta`: of the layer's own
     keys. `embed_gain`, `feature_gain`: factors on the two inputs. `draft_feature`: what a node below the root takes as
-    feature: "verified", that of the root; "own", its parent's output. `weights_sha256`: of the tensors' file.
-    `training`: how it came to be (data, tokens, recipe, acceptance by depth and category, versions); for people.
+    feature: "verified", that of the root; "own", its parent's output. `top_chunks`: of the target's keys that a row
+    sees besides the first and the recent ones, unless told otherwise (see `sight`). `weights_sha256`: of the tensors'
+    file. `training`: how it came to be (data, tokens, recipe, acceptance by depth and category, versions); for people.
     """
 
     target: CardTarget
@@ -80,6 +82,7 @@ class Card:
     feature_gain: float
     draft_feature: str
     precision: str
+    top_chunks: int = 0
     weights_sha256: str = ""
     training: Mapping[str, Any] = field(default_factory=dict)
 
@@ -93,6 +96,8 @@ class Card:
                 raise ValueError(f"draft layer: {name} must be a whole number of at least 1, the card says {value!r}")
         if not (type(self.anchors) is int and self.anchors >= 0):
             raise ValueError(f"draft layer: anchors must be a whole number, the card says {self.anchors!r}")
+        if not (type(self.top_chunks) is int and 0 <= self.top_chunks <= MOST_TOP):
+            raise ValueError(f"draft layer: top_chunks must be 0 to {MOST_TOP}, the card says {self.top_chunks!r}")
         if s.heads % s.kv_heads or s.cross_heads % t.num_kv_heads:
             raise ValueError("draft layer: query heads must be a multiple of the kv heads they read")
         if s.head_dim % 2 or t.head_dim % 2:

@@ -20,14 +20,16 @@ def ring_slots(card: Card) -> int:
     return _padded(card.window, CHUNK) + CHUNK
 
 
-def state_bytes(card: Card) -> int:
+def state_bytes(card: Card, *, summarised: int = 0) -> int:
     """Of one request: own keys and values of the ring and of a tree's chunk, bfloat16; ids by position; features and
-    ids of the tokens waiting. No term depends on the context."""
+    ids of the tokens waiting; summaries of `summarised` chunks of the target's keys (the longest context's where top
+    chunks are chosen, else none). No term depends on the context at hand."""
     head = 2 * _padded(card.sizes.head_dim // 2, 16)
     ring = ring_slots(card)
     chunks = ring // CHUNK + 1
     pages = chunks * (CHUNK * card.sizes.kv_heads * 2 * head * 2 + 8)
-    return pages + 8 * ring + MOST_ROWS * (8 + 4 * _padded(card.target.hidden_size, 16))
+    summaries = summarised * 4 * card.target.num_kv_heads * 2 * _padded(card.target.head_dim // 2, 16)
+    return pages + 8 * ring + MOST_ROWS * (8 + 4 * _padded(card.target.hidden_size, 16)) + summaries
 
 
 def weight_bytes(card: Card) -> int:
@@ -55,7 +57,11 @@ def told(card: Card) -> str:
     >>> told(card)  # doctest: +SKIP
     '9.4 MB, and 0.74 MB a request at 1k, 4k and 8k tokens of context'
     """
-    return (
+    text = (
         f"{weight_bytes(card) / 1e6:.1f} MB, and {state_bytes(card) / 1e6:.2f} MB a request "
         "at 1k, 4k and 8k tokens of context"
     )
+    if card.top_chunks:
+        more = state_bytes(card, summarised=1024 // CHUNK) - state_bytes(card)
+        text += f"; {more / 1e3:.1f} kB more for each 1,024 tokens of the longest"
+    return text

@@ -79,6 +79,27 @@ class ReferenceLayer:
         `window` or more before it are left out here. `cross`: the target's last layer, [Kt, m, Dt], as it lies in its
         cache; every row sees all of it.
         """
+        m = self.layer.matrices
+        added = self._own_attention(x, positions, own)
+        q = self._cross_queries(x + added, positions)
+        added = added + attend(q, cross) @ m["cross_o"].T
+        a = self._norm(x + added, "mlp_norm")
+        gate = a @ m["gate"].T
+        added = added + (gate / (1 + np.exp(-gate)) * (a @ m["up"].T)) @ m["down"].T
+        out = self._norm(added, "final_norm")  # without x: see docs/longspec.md
+        return out, out @ self._head.T
+
+    def masses(self, x: FloatArray, positions: Ints, own: Sequence[Keys], means: FloatArray) -> FloatArray:
+        """What the cross-attention of one row would give to chunks [c] if their keys were all like their means
+        [Kt, c, Dt], summed over query heads."""
+        q = self._cross_queries(x + self._own_attention(x, positions, own), positions)
+        scores = (q @ np.repeat(means, len(q) // len(means), axis=0).transpose(0, 2, 1))[:, 0]
+        weights = np.exp((scores - scores.max(axis=1, keepdims=True)) / np.float32(np.sqrt(q.shape[-1])))
+        masses: FloatArray = (weights / weights.sum(axis=1, keepdims=True)).sum(axis=0)
+        return masses
+
+    def _own_attention(self, x: FloatArray, positions: Ints, own: Sequence[Keys]) -> FloatArray:
+        """What it adds to x [n, W]."""
         s, m = self.card.sizes, self.layer.matrices
         n = len(x)
         q = rotate(_heads(self._norm(x, "self_norm") @ m["self_q"].T, s.heads), positions, self._own_frequency)
@@ -86,15 +107,13 @@ class ReferenceLayer:
         for i in range(n):
             near = own[i].positions > positions[i] - self.card.window
             seen[i] = attend(q[:, i : i + 1], own[i].rows(np.flatnonzero(near)))[0]
-        added = seen @ m["self_o"].T
-        q = _heads(self._norm(x + added, "cross_norm") @ m["cross_q"].T, s.cross_heads)
-        q = rotate(q, positions, self._cross_frequency) * np.float32(self._cross_factor)
-        added = added + attend(q, cross) @ m["cross_o"].T
-        a = self._norm(x + added, "mlp_norm")
-        gate = a @ m["gate"].T
-        added = added + (gate / (1 + np.exp(-gate)) * (a @ m["up"].T)) @ m["down"].T
-        out = self._norm(added, "final_norm")  # without x: see docs/longspec.md
-        return out, out @ self._head.T
+        added: FloatArray = seen @ m["self_o"].T
+        return added
+
+    def _cross_queries(self, x: FloatArray, positions: Ints) -> FloatArray:
+        """[Hc, n, Dt], rotated."""
+        q = _heads(self._norm(x, "cross_norm") @ self.layer.matrices["cross_q"].T, self.card.sizes.cross_heads)
+        return rotate(q, positions, self._cross_frequency) * np.float32(self._cross_factor)
 
     def _norm(self, x: FloatArray, name: str) -> FloatArray:
         scale = 1 / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + np.float32(self.card.eps))

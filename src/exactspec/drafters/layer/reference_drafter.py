@@ -10,7 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from exactspec.drafters.layer.reference import Ints, Keys, ReferenceLayer
+from exactspec.drafters.layer.sight import SINKS, Sight
 from exactspec.target.base import FloatArray
+from exactspec.target.kernels.pages import CHUNK
 
 PAPER_WIDTHS = (4, 16, 16, 16, 16)
 """Nodes kept at each depth, as in LongSpec."""
@@ -60,9 +62,35 @@ class ReferenceDrafter:
         if len(self._keys.positions) > window:
             self._keys = self._keys.rows(np.arange(len(self._keys.positions) - window, len(self._keys.positions)))
 
-    def propose(self, cross: Keys, *, widths: Sequence[int] = PAPER_WIDTHS, branch: int = 16) -> ReferenceTree:
+    def masses(self, cross: Keys, sight: Sight) -> FloatArray:
+        """What the root's queries give to the chunks `sight.between` [c], by the means of their keys."""
+        between = sight.between(len(cross.positions))
+        bounds = [(chunk * CHUNK if chunk else SINKS, (chunk + 1) * CHUNK) for chunk, _, _ in between]
+        means = np.stack([cross.keys[:, start:end].mean(axis=1) for start, end in bounds], axis=1)
+        return self._layer.masses(self._root, np.array([self._length - 1]), [self._keys], means)
+
+    def sees(self, cross: Keys, sight: Sight) -> Ints:
+        """Positions of the target's keys, of which `cross` holds all, that the rows of a tree see."""
+        n = len(cross.positions)
+        pieces, between = sight.fixed(n), sight.between(n)
+        if between:
+            best = np.argsort(-self.masses(cross, sight), kind="stable")[: sight.top]
+            pieces = pieces + [between[i] for i in sorted(best.tolist())]
+        return np.concatenate([np.arange(first, end) + chunk * CHUNK for chunk, first, end in pieces])
+
+    def propose(
+        self,
+        cross: Keys,
+        *,
+        widths: Sequence[int] = PAPER_WIDTHS,
+        branch: int = 16,
+        sight: Sight = Sight(None),  # noqa: B008 - frozen
+    ) -> ReferenceTree:
         """A beam: at each depth the best of all children of the nodes kept at the depth before, `branch` of each.
-        `cross`: the target's last layer, all committed positions: one fewer than the history."""
+        `cross`: the target's last layer, all committed positions: one fewer than the history. `sight`: which of
+        these rows see."""
+        if sight.recent is not None:
+            cross = cross.rows(self.sees(cross, sight))
         layer, card = self._layer, self._layer.card
         tokens: list[int] = []
         parents: list[int] = []

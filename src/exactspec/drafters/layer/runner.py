@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from exactspec.drafters.layer.kernels import frame as fields
 from exactspec.drafters.layer.kernels.attend import OWN_SPAN, RECORD_HEAD
 from exactspec.drafters.layer.kernels.load import compiled
 from exactspec.drafters.layer.packed import PackedLayer, pack_layer
+from exactspec.drafters.layer.sight import Sight, pieces_at
 from exactspec.drafters.layer.state import LayerState, StateShape
 from exactspec.target.base import FloatArray
 from exactspec.target.cache import ExactCache, PageShape
@@ -25,9 +26,6 @@ from exactspec.target.kernels.products import UNIT
 from exactspec.target.pack import padded
 from exactspec.target.precision import NARROW_GROUP, WIDE_GROUP
 from exactspec.target.scratch import Scratch
-
-SINKS = 4
-"""First keys of the target that every row sees, whatever lies between them and the recent ones."""
 
 SPANS = 8
 """Most spans of the cross-attention: it bounds what they leave to be merged."""
@@ -68,12 +66,12 @@ class Grown:
 
 
 class LayerRunner:
-    """One layer over one target. `recent`: how many of the target's last keys a row sees beside the first `SINKS`;
-    None: all keys, as the paper does. Jobs run one at a time. Raises ValueError if the card is of another target."""
+    """One layer over one target. `sight`: what rows see of the target's keys. Jobs run one at a time. Raises ValueError
+    if the card is of another target."""
 
-    def __init__(self, target: ExactTarget, layer: Layer, *, recent: int | None) -> None:
+    def __init__(self, target: ExactTarget, layer: Layer, *, sight: Sight) -> None:
         layer.card.check_target(target.config, target.sha256)
-        self.target, self.card, self.recent = target, layer.card, recent
+        self.target, self.card = target, layer.card
         self.packed: PackedLayer = pack_layer(layer, target)
         self._lock = threading.Lock()
         self._function: int = compiled(target.cpu.instruction_set).address
@@ -81,11 +79,19 @@ class LayerRunner:
         self._frame = np.zeros(1, dtype=fields.FRAME)
         sizes, s = self.packed.sizes, self.card.sizes
         own = PageShape(1, s.kv_heads, sizes.head_pad, "bfloat16")
-        self.state_shape = StateShape(ring_slots(self.card), own.page_bytes, target.config.hidden_size, sizes.width_pad)
+        self._bare = StateShape(ring_slots(self.card), own.page_bytes, target.config.hidden_size, sizes.width_pad)
+        self.see(sight)
         exponent = np.arange(s.head_dim // 2, dtype=np.float64) * 2 / s.head_dim
         self._frequency = np.zeros(sizes.half_pad)
         self._frequency[: s.head_dim // 2] = 1.0 / self.card.rope_theta**exponent
         self._set(own)
+
+    def see(self, sight: Sight) -> None:
+        """What rows see from now on; of requests that begin now."""
+        its = self.target.page_shape
+        most = self.target.max_length // CHUNK if sight.top else 0
+        self.sight = sight
+        self.state_shape = replace(self._bare, summaries=(most, its.kv_heads, its.head_pad))
 
     @property
     def nbytes(self) -> int:
@@ -95,7 +101,7 @@ class LayerRunner:
     @property
     def state_bytes(self) -> int:
         """Bytes of one request, whatever its context."""
-        return state_bytes(self.card)
+        return state_bytes(self.card, summarised=self.state_shape.summaries[0])
 
     def new_state(self) -> LayerState:
         return LayerState.empty(self.state_shape)
@@ -118,7 +124,7 @@ class LayerRunner:
             widths[:levels] = shape.widths
             f["branch"], f["beam"], f["most"] = shape.branch, int(shape.beam), max(1, min(shape.nodes, fields.NODES))
             f["least"], f["floor"] = shape.least, shape.floor
-            self._see(cache)
+            self._see(state, cache)
             self._run()
             nodes, passes = (
                 int(self._scratch.flat("state", np.int64, 0)[i]) for i in (fields.S_NODES, fields.S_PASSES)
@@ -142,27 +148,28 @@ class LayerRunner:
         for name, values in (("cos", np.cos(angle)), ("sin", np.sin(angle))):
             self._scratch.flat(name, np.float32, most)[: values.size] = values.reshape(-1)
 
-    def _see(self, cache: ExactCache) -> None:
-        """The chunks of the target's last layer that rows see: int64 [count, 3]."""
-        f, n = self._frame, cache.length
-        pieces: list[tuple[int, int]] = [(0, n)]
-        if self.recent is not None and n > SINKS + self.recent:
-            pieces = [(0, SINKS), (n - self.recent, n)]
-        seen: list[tuple[int, int, int]] = []
-        for start, stop in pieces:
-            for chunk in range(start // CHUNK, -(-stop // CHUNK)):
-                first, end = max(0, start - chunk * CHUNK), min(CHUNK, stop - chunk * CHUNK)
-                seen.append((chunk, first, end))
-        table = self._scratch.flat("cross", np.int64, 3 * len(seen))
-        f["cross"] = self._scratch.address("cross", np.int64, 3 * len(seen))
-        rows = table[: 3 * len(seen)].reshape(-1, 3)
-        rows[:] = np.array(seen, dtype=np.int64).reshape(-1, 3)
+    def _see(self, state: LayerState, cache: ExactCache) -> None:
+        """The chunks of the target's last layer that rows see, and those from which more are chosen: int64 [., 3]."""
+        f, n, sight = self._frame, cache.length, self.sight
         inside = (self.target.config.num_layers - 1) * self.target.page_shape.layer_bytes
-        rows[:, 0] = cache.addresses[rows[:, 0]] + inside
-        f["cross_count"] = len(seen)
-        f["cross_chunks"] = max(1, -(-len(seen) // SPANS))
+        seen = pieces_at(sight.fixed(n), cache.addresses, inside)
+        among = sight.between(n) if state.summaries.means.size else []  # none: the request began with another sight
+        if among:
+            state.summaries.take_in(cache)
+            self._put("among", pieces_at(among, cache.addresses, inside))
+        f["among_count"], f["top"] = len(among), min(sight.top, len(among))
+        f["summaries"] = state.summaries.means.ctypes.data
+        f["cross_count"] = len(seen) + int(f["top"][0])
+        self._put("cross", seen, room=sight.top)
+        f["cross_chunks"] = max(1, -(-int(f["cross_count"][0]) // SPANS))
         position = cache.length + fields.MOST_LEVELS + 1
         f["cross_cos"], f["cross_sin"] = self.target.last_rope(position)
+
+    def _put(self, name: str, rows: npt.NDArray[np.int64], *, room: int = 0) -> None:
+        """A table of the frame, with room for more rows behind it."""
+        size = rows.size + 3 * room
+        self._scratch.flat(name, np.int64, size)[: rows.size] = rows.reshape(-1)
+        self._frame[name] = self._scratch.address(name, np.int64, size)
 
     # -- once ------------------------------------------------------------------------------------------------------
 
@@ -175,6 +182,7 @@ class LayerRunner:
         heads, pad = max(s.heads, s.cross_heads), max(sizes.head_pad, its.head_pad)
         spans = max(SPANS, -(-(self.state_shape.chunks) // OWN_SPAN) + 1)
         head_units = padded(padded(s.head, UNIT) // UNIT, 16)
+        chunks = padded(target.max_length // CHUNK + 1, 16)
         private = max(1 << 16, rows * 128, 4 * pad * (8 + 6) + 4 * 6 * (CHUNK + 32) + 4 * CHUNK)
         values: dict[str, Any] = {
             "width": config.hidden_size,
@@ -236,6 +244,11 @@ class LayerRunner:
             "node_token": (i64, fields.NODES),
             "node_parent": (i64, fields.NODES),
             "node_score": (f32, fields.NODES),
+            # Room for the longest context at once: what a runner takes does not depend on those at hand.
+            "cross": (i64, 3 * (chunks + 1 + fields.MOST_TOP)),
+            "among": (i64, 3 * chunks),
+            "masses": (f32, 2 * chunks),
+            "best_chunks": (i64, 2 * fields.MOST_TOP),
             "widths": (i64, fields.MOST_LEVELS),
             "cos": (f32, (rows + fields.MOST_LEVELS) * sizes.half_pad),
             "sin": (f32, (rows + fields.MOST_LEVELS) * sizes.half_pad),

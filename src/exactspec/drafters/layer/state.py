@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from exactspec.drafters.layer.kernels.frame import MOST_ROWS
+from exactspec.drafters.layer.sight import Summaries
 from exactspec.target.base import FloatArray
 from exactspec.target.kernels.pages import CHUNK
 
@@ -20,12 +21,14 @@ ALIGNMENT = 64
 @dataclass(frozen=True, slots=True)
 class StateShape:
     """`ring`: slots, a multiple of 128 and at least 128 more than the window (see kernels.attend.ring_seen). `page`:
-    bytes of 128 slots. `width`: of a feature; `width_pad`: its room."""
+    bytes of 128 slots. `width`: of a feature; `width_pad`: its room. `summaries`: shape of those of the target's chunks
+    (see `sight.Summaries`); no chunks where none are chosen."""
 
     ring: int
     page: int
     width: int
     width_pad: int
+    summaries: tuple[int, int, int] = (0, 0, 0)
 
     @property
     def chunks(self) -> int:
@@ -44,6 +47,7 @@ class LayerState:
     tokens: npt.NDArray[np.int64]
     features: FloatArray
     recent: npt.NDArray[np.int64]
+    summaries: Summaries
     length: int = 0
     waiting: int = 0
     done: int = 0
@@ -61,11 +65,12 @@ class LayerState:
             np.zeros(MOST_ROWS, dtype=np.int64),
             np.zeros((MOST_ROWS, shape.width_pad), dtype=np.float32),
             np.zeros(shape.ring, dtype=np.int64),
+            Summaries.empty(*shape.summaries),
         )
 
     @property
     def nbytes(self) -> int:
-        arrays = (self.pages, self.addresses, self.tokens, self.features, self.recent)
+        arrays = (self.pages, self.addresses, self.tokens, self.features, self.recent, self.summaries.means)
         return sum(array.nbytes for array in arrays)
 
     @property
@@ -109,6 +114,7 @@ class LayerState:
         self.done = min(self.done, self.waiting)
         self.length = n
         self.low = min(self.low, n)
+        self.summaries.truncate(n)
 
     def recall(self) -> bool:
         """Bring the root back where a cut left nothing waiting; its feature is not known any more. False: neither is
@@ -132,6 +138,7 @@ class LayerState:
             self.tokens.copy(),
             self.features.copy(),
             self.recent.copy(),
+            self.summaries.fork(),
             self.length,
             self.waiting,
             self.done,

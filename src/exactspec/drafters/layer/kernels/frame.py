@@ -28,6 +28,9 @@ TREE_SLOTS: Final = 128
 NODES: Final = 1024
 """Nodes that one tree can hold."""
 
+MOST_TOP: Final = 64
+"""Chunks of the target's keys that a tree can choose."""
+
 LEAST_PROBABILITY: Final = 1e-9
 """A score below this is no candidate at all."""
 
@@ -98,6 +101,8 @@ LAYER_FIELDS = (
     "path",  # int64 [rows, levels + 1]: slots of a row and its ancestors below the root, from TREE_SLOTS' start
     "path_before",  # the same of the pass before
     "state",  # int64 [STATE]: what thread 0 tells the others
+    "masses",  # float32 [2, chunks]: attention of the root to chunks, and what of it one query head gives
+    "best_chunks",  # those chosen: int64 [MOST_TOP] and float32 [MOST_TOP], see `choose_chunks`
     "node_token",  # int64 [NODES]
     "node_parent",
     "node_score",  # float32 [NODES]
@@ -116,7 +121,11 @@ CALL_FIELDS = (
     "cross_cos",  # of the target: from position 0
     "cross_sin",
     "cross",  # int64 [cross_count, 3]: address of a chunk of the last layer, first and end of the keys seen
-    "cross_count",
+    "cross_count",  # those that the job itself chooses, the last `top`, included
+    "top",
+    "among",  # int64 [among_count, 3]: what they are chosen from
+    "among_count",
+    "summaries",  # float32 [chunk, cross_kv, cross_pad]: row i is that of among's row i
     "cross_chunks",  # chunks of a span
     "levels",  # 0: only take in; else passes, the root's among them
     "widths",  # int64 [levels]: nodes passed on after each pass

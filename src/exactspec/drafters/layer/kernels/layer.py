@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit
 
 from exactspec.drafters.layer.kernels.attend import cross_item, cross_spans, merge_row, own_item, own_spans
+from exactspec.drafters.layer.kernels.chunks import choose_chunks
 from exactspec.target.kernels import simd as v
 from exactspec.target.kernels.float_tile import BFLOAT16
 from exactspec.target.kernels.matrix import unit_product
@@ -230,6 +231,10 @@ def draft_pass(isa, f, rows, tree, threads, thread):
         cross_unit(isa, f, rows, unit, private)
         unit = next_unit(f.team, 0, units, threads, thread)
     barrier(f.team, threads)
+    if f.top and not tree:
+        if thread == 0:
+            choose_chunks(f)
+        barrier(f.team, threads)
     spans = cross_spans(f)
     item = next_unit(f.team, 1, f.cross_kv * spans, threads, thread)
     while item >= 0:
