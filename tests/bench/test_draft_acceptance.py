@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from scripted import IdTokenizer, Oracle, Raising, hash_target, script_target
-from tiny_drafts import SOURCE, TOKENIZER, drafter_of
+from tiny_drafts import SOURCE, TOKENIZER, VOCAB, drafter_of
 
 from exactspec.bench.acceptance import (
     KINDS,
+    ReadBefore,
     acceptance_case,
     acceptance_lines,
     acceptance_table,
@@ -137,6 +141,22 @@ def test_a_layer_at_every_step_beside_the_others() -> None:
     assert plain.token_ids == alone.token_ids == without.token_ids == beside.token_ids
     assert alone.nodes > 10 * alone.steps
     assert beside.nodes > without.nodes  # few: weights are random, and the table has learned that
+
+
+def test_what_prompts_have_in_common_is_read_once() -> None:
+    target = ExactTarget(SOURCE, threads=1, context=1024)
+    rng = np.random.default_rng(0)
+    front, ends = rng.integers(0, VOCAB, 400), [rng.integers(0, VOCAB, n) for n in (60, 290)]
+    cases = [replace(case(), ids=(*front.tolist(), *end.tolist())) for end in ends]
+    drafter = drafter_of(target, window=64, recent=100, top=1)
+    before = ReadBefore()
+    # Of hidden states the drafter gets the last 256; all that is not in front of these is read again.
+    for one, known in zip((*cases, cases[0]), (0, 400, 203), strict=True):
+        assert before.start(target, one.ids, drafter).length == known
+        got = tally(target, TOKENIZER, one, drafter, nodes=20, before=before)
+        assert got == tally(target, TOKENIZER, one, drafter, nodes=20)
+    assert before.start(target, cases[0].ids, None).length == 459
+    assert before.start(target, (1, 2, 3), None).length == 0
 
 
 def test_an_own_budget_lasts_through_sessions_and_copies() -> None:

@@ -22,11 +22,11 @@ from exactspec.bench.report import markdown
 from exactspec.bench.store import Line
 from exactspec.bench.workloads import prompt_ids
 from exactspec.budget import FixedBudget
-from exactspec.drafters.base import Drafter
+from exactspec.drafters.base import Drafter, wants_features
 from exactspec.drafting import Drafting
 from exactspec.params import SamplingParams, Speculation
 from exactspec.request import Request
-from exactspec.target.base import Target
+from exactspec.target.base import Cache, Target
 from exactspec.target.tokenizer import Tokenizer
 from exactspec.training.prompts import RECIPES, make_prompt, prompt_material
 
@@ -99,9 +99,44 @@ def text_of(tokenizer: Tokenizer, tokens: int, materials: Materials | None = Non
     raise ValueError(f"the Python library here holds fewer than {tokens} tokens: install a full Python")
 
 
-def tally(target: Target, tokenizer: Tokenizer, case: Case, drafter: Drafter | None, *, nodes: int) -> Tally:
-    """The answer with at most `nodes` nodes verified at every step. Raises RuntimeError if the drafter failed in it:
-    the answer goes on without drafts, and its figures would be another drafter's."""
+class ReadBefore:
+    """The prompt that was read last: what the next one has in common with it is taken from its cache. Not the end,
+    whose hidden states a drafter is to get."""
+
+    __slots__ = ("_cache", "_ids")
+
+    def __init__(self) -> None:
+        self._ids: tuple[int, ...] = ()
+        self._cache: Cache | None = None
+
+    def start(self, target: Target, ids: tuple[int, ...], drafter: Drafter | None) -> Cache:
+        """A cache of the common part."""
+        if self._cache is None:
+            return target.new_cache()
+        most = len(ids) - 1 - (wants_features(drafter) if drafter else 0)
+        common = next((i for i, (a, b) in enumerate(zip(self._ids, ids, strict=False)) if a != b), len(ids))
+        cache = self._cache.fork()
+        cache.truncate(max(0, min(common, most, cache.length)))
+        return cache
+
+    def keep(self, ids: tuple[int, ...], cache: Cache) -> None:
+        """`cache` holds all of the prompt `ids` but its last token."""
+        self._ids, self._cache = ids, cache.fork()
+
+
+def tally(
+    target: Target,
+    tokenizer: Tokenizer,
+    case: Case,
+    drafter: Drafter | None,
+    *,
+    nodes: int,
+    before: ReadBefore | None = None,
+) -> Tally:
+    """The answer with at most `nodes` nodes verified at every step. `before`: what was read already. Raises
+    RuntimeError if the drafter failed in it: the answer goes on without drafts, and its figures would be another
+    drafter's."""
+    before = before or ReadBefore()
     speculation = Speculation(draft="auto", max_nodes=max(1, nodes))
     drafting = Drafting(
         drafter, speculation, vocab_size=target.vocab_size, budget=lambda: FixedBudget(nodes if drafter else 0)
@@ -112,14 +147,14 @@ def tally(target: Target, tokenizer: Tokenizer, case: Case, drafter: Drafter | N
         prompt=case.ids,
         params=case.params,
         seed=case.params.seed or 0,
-        cache=target.new_cache(),
+        cache=before.start(target, case.ids, drafter),
         drafting=drafting,
     )
+    while request.prompt_left:
+        request.prefill(_PREFILL_ROWS)
+    before.keep(case.ids, request.cache)
     while request.finish_reason is None:
-        if request.prompt_left:
-            request.prefill(_PREFILL_ROWS)
-        else:
-            request.step()
+        request.step()
     if drafter is not None and not drafting.alive:
         raise RuntimeError(f"drafter {drafter.name} failed in {case.id}: see the log")
     completion = request.completion()
@@ -151,13 +186,14 @@ def acceptance_lines(
     Raises ValueError where an arm's answer is not that of another: drafts must not change one.
     """
     found: list[Line] = []
+    before = ReadBefore()
     for case in cases:
         answers: dict[str, str] = {}
         for name, drafter in arms.items():
             line = {**head, "kind": KIND, "case": case.id, "work": case.work, "arm": name, "nodes": nodes, **case.meta}
             old = next((known_line for known_line in known if line.items() <= known_line.items()), None)
             if old is None:
-                got = tally(target, tokenizer, case, drafter, nodes=nodes)
+                got = tally(target, tokenizer, case, drafter, nodes=nodes, before=before)
                 old = {
                     **line,
                     "prompt_tokens": len(case.ids),
