@@ -148,8 +148,15 @@ def _exact_plan(name: str, options: Options, files: ExitStack, others: Sequence[
     return _Plan(load, need.total, longest)
 
 
-def open_layers(names: Sequence[str], target: Target, progress: Tell | None) -> dict[str, OpenLayer]:
-    """Those named, opened, and the one that is shipped for the target, if any. Raises ValueError, one line."""
+def open_layers(
+    names: Sequence[str],
+    target: Target,
+    progress: Tell | None,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, OpenLayer]:
+    """Those named, opened, and the one that is shipped for the target, if any. `clock`: by which they time themselves.
+    Raises ValueError, one line."""
     found: dict[str, OpenLayer] = {}
     for name in dict.fromkeys((LAYER, *names)):
         asked = layer_draft(name)
@@ -160,7 +167,7 @@ def open_layers(names: Sequence[str], target: Target, progress: Tell | None) -> 
             if name in names:
                 raise
             continue
-        found[name] = OpenLayer(folder, target, progress=progress)
+        found[name] = OpenLayer(folder, target, progress=progress, clock=clock)
         if name in names:
             found[name].drafter()
     return found

@@ -10,9 +10,13 @@ from typing import Any
 
 import pytest
 from scripted import IdTokenizer, hash_target
+from tiny_drafts import SOURCE, TOKENIZER
+from tiny_layer import random_layer, tiny_card
 
 from exactspec.budget import CostModel
+from exactspec.drafters.layer.checkpoint import write_layer
 from exactspec.engine import Engine
+from exactspec.target.exact import ExactTarget
 
 Run = Callable[..., Any]
 
@@ -58,6 +62,31 @@ def test_rows_cost_what_they_do_for_a_model(cli: Run, log: Path) -> None:
     assert speeds[2] < 0.1  # the drafter's own time
     refused = cli("simulate", str(log), "--cost-of", "x", engine=engine(None))
     assert (refused.code, "are not measured" in refused.err) == (2, True)
+
+
+def test_modes_with_a_layer_are_replayed_beside_the_model(cli: Run, tmp_path: Path) -> None:
+    target = ExactTarget(SOURCE, threads=1, context=512)
+    engine = Engine(target, TOKENIZER, cost=CostModel(one_s=0.01))
+    write_layer(tmp_path / "layer", random_layer(tiny_card(SOURCE, precision="int8", window=64)))
+    layer = f"longspec:{tmp_path / 'layer'}"
+    log, long = tmp_path / "log.jsonl", tmp_path / "long.jsonl"
+    ids = [(7 * i * i + i) % 250 for i in range(80)]
+    log.write_text(json.dumps({"prompt_ids": ids, "output_ids": ids[:60]}) + "\n")
+    long.write_text(json.dumps({"prompt_ids": ids * 8, "output_ids": ids}) + "\n")
+    found = json.loads(cli("simulate", str(log), "-m", "x", "--draft", f"none,{layer}", "--json", engine=engine).out)
+    assert (found["all"]["none"]["rows"], found["all"][layer]["tokens"]) == (60, 60)
+    assert found["all"][layer]["rows"] > 60
+    assert found["all"][layer]["propose_s"] > 0
+    for words, message in (
+        (
+            (str(log), "--draft", layer),
+            "with -m, or count what is accepted on prompts of its own with 'exactspec bench",
+        ),
+        ((str(log), "--draft", "longspec", "-m", "x"), "no draft layer is shipped for these weights"),
+        ((str(long), "--draft", layer, "-m", "x"), "has 720 tokens, the model's context is 512"),
+    ):
+        refused = cli("simulate", *words, engine=engine)
+        assert (refused.code, message in refused.err.splitlines()[-1]) == (2, True), refused.err
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
-"""Cases replayed through draft modes with no model: drafts are accepted iff they agree with the case's ideal reply, or,
-where none is known, with the plain answer kept in the result file. See `simulate` for what is predicted, and from what.
+"""Cases replayed through draft modes: drafts are accepted iff they agree with the case's ideal reply, or, where none is
+known, with the plain answer kept in the result file. See `simulate` for what is predicted, and from what. No model
+runs, but for modes with a draft layer, for which the target reads every reply (see `teacher`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from exactspec.bench.recorder import Recorder
 from exactspec.bench.runner import Contest, plain_answer
 from exactspec.bench.simulate import Answer, Replayed, compare
 from exactspec.bench.store import Line
+from exactspec.bench.teacher import teach
 from exactspec.budget import Cost, CostModel
 from exactspec.draft_names import layer_draft, model_draft
 from exactspec.params import Speculation
@@ -35,6 +37,9 @@ def replay_cases(
     table). Raises ValueError on an arm that cannot be replayed.
     """
     modes = replayable(arms)
+    layers = [asked.layer for mode in modes.values() if (asked := layer_draft(mode.draft)) is not None]
+    target = getattr(on.engine, "target", None)
+    teacher, models = teach(target, layers, cost=cost, tell=recorder.progress) if layers else (None, None)
     groups: dict[tuple[str, int, str], list[Answer]] = {}
     for case in cases:
         output, told = (case.gold, GOLD) if case.gold else (plain_answer(on, case), OWN)
@@ -45,7 +50,7 @@ def replay_cases(
     lines: list[Line] = []
     model = CostModel() if cost is None else cost
     for (workload, size, told), answers in groups.items():
-        found = compare(answers, modes, equal_rows=equal_rows, cost=model)
+        found = compare(answers, modes, equal_rows=equal_rows, cost=model, teacher=teacher, models=models)
         head = {
             "kind": "replay",
             "model": on.model,
@@ -69,11 +74,11 @@ def replay_cases(
 
 
 def replayable(arms: Sequence[Arm]) -> dict[str, Speculation]:
-    """The arms' modes by name. Raises ValueError on one that needs a model or another engine."""
+    """The arms' modes by name. Raises ValueError on one that needs another model or another engine."""
     modes: dict[str, Speculation] = {}
     for arm in arms:
-        if arm.speculation is None or any(ask(arm.speculation.draft) for ask in (model_draft, layer_draft)):
-            raise ValueError(f"{arm.name} cannot be replayed without a model: leave it out")
+        if arm.speculation is None or model_draft(arm.speculation.draft) is not None:
+            raise ValueError(f"{arm.name} cannot be replayed without its model: leave it out")
         modes[arm.name] = arm.speculation
     return modes
 

@@ -46,4 +46,4 @@ def replay_table(lines: Sequence[Line]) -> str:
         )
         for line in lines
     ]
-    return "Replayed, no model running:\n\n" + markdown(_COLUMNS, rows)
+    return "Replayed:\n\n" + markdown(_COLUMNS, rows)

@@ -7,7 +7,8 @@ stored. A log is a file of JSON lines, one answer each (docs/benchmarks.md): `pr
 
 Drafters that go by the target's best ids (`wants_topk`) get those of the rows on the accepted path, if the log has
 them, else the stored token alone. What a real target says of rejected rows is not known here: such drafters do
-somewhat better in a real run.
+somewhat better in a real run. Drafters that look at what the target computes (a draft layer) can be replayed beside
+that target, which reads every answer once: see `teacher`.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from pathlib import Path
 import numpy as np
 
 from exactspec.bench.propose import NoCache, agreeing_path, rows_of_nothing
+from exactspec.bench.teacher import Reading, Teacher
 from exactspec.budget import Budget, Cost, CostModel, make_budget
-from exactspec.drafters import make_drafter
-from exactspec.drafters.base import Context, DraftBudget, Drafter, Verified, wants_topk
+from exactspec.drafters import Models, make_drafter
+from exactspec.drafters.base import Context, DraftBudget, Drafter, Verified, wants_features, wants_topk
 from exactspec.json_lines import append_lines, json_lines
 from exactspec.params import Speculation
-from exactspec.target.base import SegmentRows
+from exactspec.target.base import Cache, SegmentRows
 from exactspec.tree import DraftTree
 
 _TINY = (1, 2, 1, 2, 1, 2, 1, 2)
@@ -170,14 +172,22 @@ def replay(
     *,
     cost: Cost,
     clock: Callable[[], float] = time.perf_counter,
+    teacher: Teacher | None = None,
 ) -> Replayed:
-    """One answer, step by step as the engine takes them; `drafter` None decodes plainly."""
+    """One answer, step by step as the engine takes them; `drafter` None decodes plainly. `teacher`: the target, where
+    the drafter wants more of it than the answer. Raises ValueError if the answer is none of that target's."""
     output = np.array(answer.output, dtype=np.int64)
     n = len(answer.prompt)
     state = None
+    reading: Reading | None = None
     if drafter is not None:
         ids, foreseen = (np.array(a, dtype=np.int64) for a in (answer.prompt, answer.prediction))
-        state = drafter.begin(Context(ids, foreseen, NoCache(n - 1)))
+        features = None
+        if teacher is not None and (wanted := wants_features(drafter)):
+            reading = teacher.read((*answer.prompt, *answer.output), f"answer {answer.id}")
+            features = reading.features[max(0, n - 1 - wanted) : n - 1]
+        state = drafter.begin(Context(ids, foreseen, _cache(reading, n), features))
+    plain_s = 0.0 if teacher is None else teacher.plain_s
     asks = wants_topk(drafter)
     at = steps = rows = copied = 0
     spent = proposing = committing = promised = 0.0
@@ -186,14 +196,19 @@ def replay(
         left, nodes = len(output) - at - 1, budget.nodes()
         if drafter is not None and left and nodes:
             start = clock()
-            tree = drafter.propose(state, DraftBudget(nodes, left, cost))
+            tree = drafter.propose(state, DraftBudget(nodes, left, cost, plain_s))
             proposing += clock() - start
             tree = budget.choose(tree.sanitise(VOCABULARY, max_nodes=nodes, max_depth=left))
         path = agreeing_path(tree, output[at:])
         emitted = output[at : at + len(path) + 1]
         if drafter is not None:
             made = _rows(answer, at, path, len(tree) + 1) if asks else rows_of_nothing(len(tree) + 1)
-            verified = Verified(tree, np.array(path, dtype=np.int64), emitted, made, NoCache(n + at + len(path)))
+            if reading is not None:
+                made = reading.rows(made, n + at, path)
+            cache = _cache(reading, n + at + len(emitted))
+            verified = Verified(tree, np.array(path, dtype=np.int64), emitted, made, cache)
+            if teacher is not None:
+                teacher.clock.advance(plain_s * cost(len(tree) + 1))
             start = clock()
             drafter.commit(state, verified)
             committing += clock() - start
@@ -207,6 +222,11 @@ def replay(
     if drafter is not None:
         drafter.close(state)
     return Replayed(at, steps, rows, copied, spent, proposing, committing, promised)
+
+
+def _cache(reading: Reading | None, length: int) -> Cache:
+    """Of a history of so many tokens."""
+    return NoCache(length - 1) if reading is None else reading.until(length)
 
 
 def _rows(answer: Answer, at: int, path: Sequence[int], n: int) -> SegmentRows:
@@ -230,38 +250,64 @@ def by_workload(answers: Iterable[Answer]) -> dict[str, list[Answer]]:
 
 
 def replay_all(
-    answers: Iterable[Answer], drafter: Drafter | None, new_budget: Callable[[], Budget], *, cost: Cost
+    answers: Iterable[Answer],
+    drafter: Drafter | None,
+    new_budget: Callable[[], Budget],
+    *,
+    cost: Cost,
+    teacher: Teacher | None = None,
 ) -> Replayed:
     """The sums over several answers, each with a budget of its own."""
-    return sum((replay(answer, drafter, new_budget(), cost=cost) for answer in answers), Replayed())
+    return sum((replay(answer, drafter, new_budget(), cost=cost, teacher=teacher) for answer in answers), Replayed())
 
 
 def compare(
-    answers: Sequence[Answer], modes: Mapping[str, Speculation], *, equal_rows: bool, cost: Cost | None = None
+    answers: Sequence[Answer],
+    modes: Mapping[str, Speculation],
+    *,
+    equal_rows: bool,
+    cost: Cost | None = None,
+    teacher: Teacher | None = None,
+    models: Models | None = None,
 ) -> dict[str, Replayed]:
     """The sums by mode. `equal_rows`: every mode but the first verifies its likeliest nodes only, and in all no more
-    rows than the first."""
+    rows than the first. `teacher`, `models`: the target and its layers, for modes with one. Raises ValueError on a mode
+    that needs what is not there."""
     model = CostModel() if cost is None else cost
     found: dict[str, Replayed] = {}
     for mode, speculation in modes.items():
-        drafter = make_drafter(speculation)
+        drafter = make_drafter(speculation, models=models, cost=cost)
         if drafter is not None:  # its compiled parts are loaded at the first use, which is no answer's time
-            replay(Answer("", "", _TINY, _TINY), drafter, make_budget(speculation, cost=model), cost=model)
+            tiny = Answer("", "", _TINY, _TINY)
+            replay(tiny, drafter, make_budget(speculation, cost=model), cost=model, teacher=teacher)
         if equal_rows and found and drafter is not None:
             rows = next(iter(found.values())).rows
-            found[mode] = at_equal_rows(answers, drafter, rows=rows, most=speculation.max_nodes, cost=model)
+            found[mode] = at_equal_rows(
+                answers, drafter, rows=rows, most=speculation.max_nodes, cost=model, teacher=teacher
+            )
         else:
-            found[mode] = replay_all(answers, drafter, partial(make_budget, speculation, cost=model), cost=model)
+            new_budget = partial(make_budget, speculation, cost=model)
+            found[mode] = replay_all(answers, drafter, new_budget, cost=model, teacher=teacher)
+    if teacher is not None:
+        teacher.forget()
     return found
 
 
-def at_equal_rows(answers: Sequence[Answer], drafter: Drafter, *, rows: int, most: int, cost: Cost) -> Replayed:
+def at_equal_rows(
+    answers: Sequence[Answer],
+    drafter: Drafter,
+    *,
+    rows: int,
+    most: int,
+    cost: Cost,
+    teacher: Teacher | None = None,
+) -> Replayed:
     """The drafter with its nodes cut at the least likelihood at which it verifies no more than `rows` rows in all."""
     low, high = 0.0, 1.0
     best: Replayed | None = None
     for _ in range(9):
         middle = (low + high) / 2
-        one = replay_all(answers, drafter, partial(Threshold, middle, most), cost=cost)
+        one = replay_all(answers, drafter, partial(Threshold, middle, most), cost=cost, teacher=teacher)
         if one.rows <= rows:
             high = middle
             if best is None or one.tokens / one.steps > best.tau:

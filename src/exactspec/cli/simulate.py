@@ -1,4 +1,4 @@
-"""``exactspec simulate``: what drafters would make of stored answers, without a model."""
+"""``exactspec simulate``: what drafters would make of stored answers, without a model where they need none."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ import typer
 from exactspec.budget import Cost
 from exactspec.cli.options import load_engine
 from exactspec.cli.services import CliError, Services
-from exactspec.draft_names import DRAFTS, layer_draft
+from exactspec.draft_names import DRAFTS, LAYER_FORMS, layer_draft
 from exactspec.params import Speculation
 from exactspec.target.cache_types import DEFAULT_CACHE_DTYPE
-
-_DRAFTS = tuple(draft for draft in DRAFTS if layer_draft(draft) is None)  # a layer reads what a model computes
 
 
 def simulate(
@@ -24,8 +22,17 @@ def simulate(
         Path, typer.Argument(metavar="LOG.jsonl", help="Stored answers: generate --log, bench gold, or your own.")
     ],
     draft: Annotated[
-        str, typer.Option("--draft", metavar="LIST", help=f"Draft modes, of {', '.join(_DRAFTS)}.")
+        str, typer.Option("--draft", metavar="LIST", help=f"Draft modes, of {', '.join((*DRAFTS, *LAYER_FORMS))}.")
     ] = "copyspec,copy,auto",
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "-m",
+            "--model",
+            metavar="NAME",
+            help="The model that the answers are of. It reads each of them once, which modes with a draft layer need.",
+        ),
+    ] = None,
     max_nodes: Annotated[int, typer.Option("--max-nodes", metavar="N", help="Most drafted tokens of a step.")] = 48,
     equal_rows: Annotated[
         bool,
@@ -36,7 +43,8 @@ def simulate(
         typer.Option(
             "--cost-of",
             metavar="MODEL",
-            help="Rows cost what they do for this model here, measured now if never before; default: a built-in table.",
+            help="Rows cost what they do for this model here, measured now if never before; default: what they do for "
+            "-m, else a built-in table.",
         ),
     ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
@@ -44,13 +52,19 @@ def simulate(
     """Replay stored answers through drafters: a drafted token is accepted iff it is the stored one.
 
     Prints tokens a step (tau), the share of tokens copied, rows verified a step, and the decode speed that the cost
-    model predicts against plain decoding: with --cost-of the drafter's own time counts, too. No other model is loaded.
+    model predicts against plain decoding: with -m or --cost-of the drafter's own time counts, too. Drafts that need no
+    model are replayed without one.
     """
     services: Services = context.obj
     modes = [word.strip() for word in draft.split(",")]
     for mode in modes:
-        if mode not in _DRAFTS:
-            raise CliError(f"--draft: {mode!r} is none of {', '.join(_DRAFTS)}")
+        if mode not in DRAFTS and layer_draft(mode) is None:
+            raise CliError(f"--draft: {mode!r} is none of {', '.join((*DRAFTS, *LAYER_FORMS))}")
+        if model is None and layer_draft(mode) is not None:
+            raise CliError(
+                f"--draft: {mode} goes by what the model computes: name the answers' model with -m, or count what is "
+                "accepted on prompts of its own with 'exactspec bench acceptance'"
+            )
     if len(set(modes)) != len(modes):
         raise CliError(f"--draft names one twice: {draft}")
     chosen = {mode: Speculation(draft=mode, max_nodes=max_nodes) for mode in modes}
@@ -60,15 +74,23 @@ def simulate(
     from exactspec.bench.report import markdown  # numba and the drafters must not slow down --help
     from exactspec.bench.simulate import by_workload, compare, read_log
 
-    cost = None if cost_of is None else _cost_of(services, cost_of)
-    plain_s = getattr(cost, "one_s", 0.0)
     answers = read_log(log)
     if not answers:
         raise CliError(f"{log} holds no answers")
+    engine = None if model is None else _open(services, model)
+    cost = _cost(services, model, engine, cost_of)
+    plain_s = getattr(cost, "one_s", 0.0)
+    layers = [asked.layer for mode in modes if (asked := layer_draft(mode)) is not None]
+    with_target: dict[str, Any] = {}
+    if engine is not None:
+        from exactspec.bench.teacher import teach
+
+        teacher, models = teach(engine.target, layers, cost=cost, tell=services.note)
+        with_target = {"teacher": teacher, "models": models}
     found: dict[str, dict[str, dict[str, Any]]] = {}
     rows = []
     for workload, group in by_workload(answers).items():
-        for mode, sums in compare(group, chosen, equal_rows=equal_rows, cost=cost).items():
+        for mode, sums in compare(group, chosen, equal_rows=equal_rows, cost=cost, **with_target).items():
             found.setdefault(workload, {})[mode] = sums.as_dict()
             if plain_s:
                 found[workload][mode]["predicted_speedup"] = sums.speedup_on(plain_s)
@@ -92,11 +114,19 @@ def simulate(
     print(text, file=services.stdout, flush=True)
 
 
-def _cost_of(services: Services, model: str) -> Cost:
-    """What rows of a model cost here. Raises ValueError where that cannot be measured."""
+def _open(services: Services, model: str) -> Any:
     plain = Speculation(draft="none")
-    engine = load_engine(services, model, plain, threads=None, context=None, cache_dtype=DEFAULT_CACHE_DTYPE)
+    return load_engine(services, model, plain, threads=None, context=None, cache_dtype=DEFAULT_CACHE_DTYPE)
+
+
+def _cost(services: Services, model: str | None, engine: Any, cost_of: str | None) -> Cost | None:
+    """What rows cost here, for the model named to that end or else for the answers' own; None: no matter for whom."""
+    if engine is None and cost_of is None:
+        return None
+    if cost_of is not None and cost_of != model:
+        engine = _open(services, cost_of)
     cost = getattr(engine, "cost", None)
     if cost is None:
-        raise CliError(f"--cost-of: rows of {model} are not measured on this device")
+        option = f"-m: rows of {model}" if cost_of is None else f"--cost-of: rows of {cost_of}"
+        raise CliError(f"{option} are not measured on this device")
     return cast(Cost, getattr(cost, "measured", cost))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,12 +19,21 @@ if TYPE_CHECKING:
 
 
 class OpenLayer:
-    """A layer that is opened when its drafter is first asked for, and then kept; requests share it."""
+    """A layer that is opened when its drafter is first asked for, and then kept; requests share it. `clock`: by which
+    it times itself."""
 
-    def __init__(self, folder: Path, target: Target, *, progress: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        target: Target,
+        *,
+        progress: Callable[[str], None] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self.folder = folder
         self._target = target
         self._progress = progress
+        self._clock = clock
         self._lock = threading.Lock()
         self._drafter: LongSpecDrafter | None = None
 
@@ -41,5 +51,7 @@ class OpenLayer:
 
         with self._lock:
             if self._drafter is None:
-                self._drafter = LongSpecDrafter.open(self.folder, self._target, progress=self._progress)
+                self._drafter = LongSpecDrafter.open(
+                    self.folder, self._target, progress=self._progress, clock=self._clock
+                )
             return self._drafter
