@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -188,6 +189,24 @@ TOOLED = (
 )
 
 
+def test_a_content_of_nothing_but_beginnings_is_marked_without_a_loop() -> None:
+    """A special token could begin at each of its characters. Held against a loop over them."""
+    text = "<" * 2_000_000
+    template = ChatTemplate("{{ messages[0].content }}{{ '<unlike' }}<e>", ["<e>"], {})
+
+    def seconds(work: Callable[[], object]) -> float:
+        start = time.process_time()
+        work()
+        return time.process_time() - start
+
+    def render() -> str:
+        return template.render([{"role": "user", "content": text}], add_generation_prompt=False)[0]
+
+    assert render() == "<\ufdd0" * len(text) + "<unlike<e>"
+    loop = min(seconds(lambda: "".join(c + "\ufdd0" if c in "<" else c for c in text)) for _ in range(3))
+    assert min(seconds(render) for _ in range(3)) < loop / 2
+
+
 def test_tools_reach_the_template_and_write_no_special_token() -> None:
     template = ChatTemplate(TOOLED, ["<s>", "<e>"], {})
     assert template.takes_tools
@@ -196,3 +215,20 @@ def test_tools_reach_the_template_and_write_no_special_token() -> None:
     assert text.count("<e>") == 2  # the template's own two
     assert "ends <e> here" in text.replace(marker, "")
     assert not ChatTemplate("{{ messages }}", [], {}).takes_tools
+
+
+def test_what_is_nested_without_end_is_refused() -> None:
+    deep: list[object] = []
+    for _ in range(20_000):
+        deep = [deep]
+    template = ChatTemplate(TOOLED, ["<s>", "<e>"], {})
+    for messages, tools in (([{"role": "user", "content": "a", "x": deep}], None), ([], [{"x": deep}])):
+        with pytest.raises(ValueError, match="nested"):
+            template.render([{"role": "user", "content": "a"}, *messages], add_generation_prompt=False, tools=tools)
+
+
+def test_tools_are_text() -> None:
+    with pytest.raises(ValueError, match="tools is not valid Unicode"):
+        ChatTemplate(TOOLED, ["<s>"], {}).render(
+            [{"role": "user", "content": "a"}], add_generation_prompt=False, tools=[{"x": "\ud800"}]
+        )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 import re
 import sys
+from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from exactspec.target.pretokenize import blocks, pre_tokenizer
 
 _WORDS = 1 << 16  # words remembered
 _LONGEST = 256  # characters of a word that is
+_PLACE = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +97,9 @@ class ByteLevelBpe:
         self._words: dict[str, list[int]] = {}
 
     def spelled(self, text: str) -> str:
-        return text if self._normalizer is None or text.isascii() else self._normalizer.normalize_str(text)
+        if self._normalizer is None or text.isascii():
+            return text
+        return "".join(map(self._normalizer.normalize_str, blocks(text)))  # in which other threads get to run
 
     def __call__(self, text: str, *, first: bool, at_most: int | None = None) -> list[int]:
         ids: list[int] = []
@@ -139,24 +143,32 @@ class ByteLevelBpe:
         singles = self._singles
         return self._merge([singles[character] for character in word if character in singles])
 
-    def _merge(self, symbols: list[int]) -> list[int]:
-        """Join until no pair has a merge. A symbol that went into the one on its left becomes -1."""
-        count, keys, ranks, joined = len(symbols), self._keys, self._ranks, self._joined
-        before, after = list(range(-1, count - 1)), [*range(1, count), -1]
-        queue: list[tuple[int, int, int, int]] = []  # rank, left place, key, place in the tables
+    def _merge(self, ids: list[int]) -> list[int]:
+        """Join until no pair has a merge. A symbol that went into the one on its left becomes -1.
+
+        A word may have megabytes (a run of spaces is one), so what is kept for each of its bytes is small: the queue
+        holds one integer a pair, ``rank << 64 | left place << 32 | place in the tables``.
+        """
+        count, keys, ranks, joined = len(ids), self._keys, self._ranks, self._joined
+        symbols, before = array("i", ids), array("i", range(-1, count - 1))
+        after = array("i", range(1, count + 1))
+        if count:
+            after[-1] = -1
+        queue: list[int] = []
 
         def consider(left: int, right: int) -> None:
             key = symbols[left] << 32 | symbols[right]
             at = bisect_left(keys, key)
             if at < len(keys) and keys[at] == key:
-                heapq.heappush(queue, (ranks[at], left, key, at))
+                heapq.heappush(queue, ranks[at] << 64 | left << 32 | at)
 
         for i in range(count - 1):
             consider(i, i + 1)
         while queue:
-            _, left, key, at = heapq.heappop(queue)
+            entry = heapq.heappop(queue)
+            left, at = entry >> 32 & _PLACE, entry & _PLACE
             right = after[left]
-            if symbols[left] < 0 or right < 0 or symbols[left] << 32 | symbols[right] != key:
+            if symbols[left] < 0 or right < 0 or symbols[left] << 32 | symbols[right] != keys[at]:
                 continue  # one of the two was joined elsewhere meanwhile
             symbols[left], symbols[right] = joined[at], -1
             after[left] = after[right]

@@ -43,7 +43,7 @@ class ChatTemplate:
         self._variables = dict(variables)
         self._firsts = frozenset(text[0] for text in self._specials)
         self._compiled: Template | None = None
-        self._inert: re.Pattern[str] | None = None
+        self._inert: tuple[str, ...] = ()
 
     @property
     def takes_tools(self) -> bool:
@@ -67,8 +67,13 @@ class ChatTemplate:
         Raises ValueError on messages of a wrong form and where the template refuses them.
         """
         template = self._compile()
-        _check(messages)
-        used = set(self.source).union(*_texts(messages), *_texts(tools))
+        try:
+            _check(messages)
+            for text in _texts(tools):
+                check_text(text, "tools")
+            used = set(self.source).union(*_texts(messages), *_texts(tools))
+        except RecursionError:
+            raise ValueError("messages and tools must not be nested this deeply") from None
         marker = next((chr(code) for code in _MARKERS if chr(code) not in used), None)
         if marker is None:
             raise ValueError("the messages use every private character of Unicode; none is left to mark them with")
@@ -97,17 +102,14 @@ class ChatTemplate:
                 raise ValueError(f"the chat template cannot be read: {' '.join(str(error).split())}") from None
         return self._compiled
 
-    def _inert_texts(self, tree: nodes.Template) -> re.Pattern[str] | None:
-        """Constants of the template that it may look for in a content, such as ``</think>``.
+    def _inert_texts(self, tree: nodes.Template) -> tuple[str, ...]:
+        """Constants of the template that it may look for in a content, such as ``</think>``, the longest first.
 
         They stay unmarked, or the template would not find them. Only those in which no special token can begin.
         """
         constants = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
         inert = [text for text in constants if len(text) > 1 and not self._can_begin(text)]
-        inert = [text for text in inert if not self._firsts.isdisjoint(text)]
-        if not inert:
-            return None
-        return re.compile("|".join(re.escape(text) for text in sorted(inert, key=len, reverse=True)))
+        return tuple(sorted((text for text in inert if not self._firsts.isdisjoint(text)), key=lambda t: (-len(t), t)))
 
     def _can_begin(self, text: str) -> bool:
         tails = [text[i:] for i, character in enumerate(text) if character in self._firsts]
@@ -123,17 +125,18 @@ class ChatTemplate:
         return value
 
     def _mark_text(self, text: str, marker: str) -> str:
-        if self._firsts.isdisjoint(text):
-            return text
-        out, at = [], 0
-        for match in self._inert.finditer(text) if self._inert is not None else ():
-            out += [self._mark_all(text[at : match.start()], marker), match.group()]
-            at = match.end()
-        out.append(self._mark_all(text[at:], marker))
-        return "".join(out)
+        """By whole searches alone: a content may have megabytes, and nothing but such characters."""
+        marked = self._mark_all(text, marker)
+        if len(marked) > len(text):
+            for inert in self._inert:
+                marked = marked.replace(self._mark_all(inert, marker), inert)
+        return marked
 
     def _mark_all(self, text: str, marker: str) -> str:
-        return "".join(c + marker if c in self._firsts and not c.isspace() else c for c in text)
+        for first in self._firsts:
+            if not first.isspace():
+                text = text.replace(first, first + marker)
+        return text
 
 
 def _check(messages: Sequence[Mapping[str, Any]]) -> None:

@@ -172,7 +172,7 @@ class FileTokenizer:
             pieces = (self.piece(id) for id in range(self.vocab_size))
             self._fewest.append(FewestTokens((*pieces, *(encoded(control.text) for control in self.controls))))
         fewest = self._fewest[0](encoded(spelled))
-        if fewest > _COUNTED * at_most:
+        if fewest > at_most:
             raise TooManyTokens(fewest, at_most, exact=False)
 
 
