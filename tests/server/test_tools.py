@@ -12,7 +12,10 @@ from scripted import EOS, ByteTokenizer, hash_target, script_target
 from served import MODEL, Serve
 
 from exactspec.engine import Engine
+from exactspec.server.chat_schema import ChatRequest, Function, Tool
+from exactspec.server.errors import ApiError
 from exactspec.server.toolcalls import CallArguments, CallBegin, ToolParser
+from exactspec.server.tools import described, forced
 
 TOOLS: list[Any] = [
     {
@@ -74,6 +77,26 @@ def parsed(text: str, cuts: list[int]) -> tuple[str, list[tuple[str, str]], int]
         ('<tool_call>{"name": "cut', '<tool_call>{"name": "cut', [], 0),
         ('x <tool_call>{"name": "cut", "arguments": {"a": "b', "x", [("cut", '{"a": "b')], 0),
         ('<tool_call>{"name": "a", "arguments": {}}</tool_call> and more', " and more", [("a", "{}")], 1),
+        # Half a surrogate pair, as JSON can name it: no text of a reply holds what is no character.
+        (
+            '<tool_call>{"name": "\\ud800", "arguments": {}}</tool_call>',
+            '<tool_call>{"name": "\\ud800", "arguments": {}}</tool_call>',
+            [],
+            0,
+        ),
+        (
+            '<tool_call>{"arguments": "\\ud800", "name": "a"}</tool_call>',
+            '<tool_call>{"arguments": "\\ud800", "name": "a"}</tool_call>',
+            [],
+            0,
+        ),
+        (
+            '<tool_call>{"arguments": {"é": "\\udfff"}, "name": "a"}</tool_call>',
+            "",
+            [("a", '{"\\u00e9": "\\udfff"}')],
+            1,
+        ),
+        ('<tool_call>{"name": "a", "arguments": {"é": "\\udfff"}}</tool_call>', "", [("a", '{"é": "\\udfff"}')], 1),
     ],
 )
 def test_calls_are_found_however_the_text_is_cut(
@@ -115,6 +138,19 @@ def test_a_call_whole_and_streamed(serve: Serve) -> None:
     assert (content, names, json.loads(arguments)) == ("I look.", ["weather"], {"city": "Oslo"})
     assert len(ids) == 1
     assert reasons == ["tool_calls"]
+
+
+@pytest.mark.parametrize("name", ["\\ud800", "weather"])
+def test_a_call_with_half_a_surrogate_pair_is_answered(serve: Serve, name: str) -> None:
+    text = f'<tool_call>{{"arguments": {{"city": "\\ud83d"}}, "name": "{name}"}}</tool_call>'
+    running = serve(says(text))
+    body = {"messages": USER, "tools": TOOLS, "temperature": 0}
+    status, _, reply = running.post("/v1/chat/completions", body)
+    assert status == 200, reply
+    message = reply["choices"][0]["message"]
+    assert (message["content"] == text) if name != "weather" else (len(message["tool_calls"]) == 1)
+    events = running.events("/v1/chat/completions", body)
+    "".join(json.dumps(event, ensure_ascii=False) for event in events).encode()
 
 
 def test_without_tools_the_text_stays(serve: Serve) -> None:
@@ -201,3 +237,19 @@ def test_what_does_not_fit_together_is_refused(serve: Serve, fields: dict[str, A
     with pytest.raises(openai.BadRequestError) as refused:
         running.client().chat.completions.create(model=MODEL, messages=USER, max_tokens=1, extra_body=fields)
     assert refused.value.param
+
+
+def test_tools_that_no_template_can_write_are_named(serve: Serve) -> None:
+    running = serve(Engine(hash_target(vocab_size=260), ByteTokenizer()))
+    tools = [{"type": "function", "function": {"name": "a", "description": "\ud800"}}]
+    for path in ("/v1/chat/completions", "/tokenize"):
+        status, _, reply = running.post(path, {"messages": USER, "tools": tools})
+        assert (status, reply["error"]["param"]) == (400, "tools")
+    deep: dict[str, Any] = {}
+    for _ in range(20_000):  # deeper than this interpreter's JSON goes, as that of later ones does
+        deep = {"a": deep}
+    tool = Tool(type="function", function=Function(name="a", parameters=deep))
+    for work in (lambda: described([tool]), lambda: forced(ChatRequest(messages=USER, tool_choice="required"), [tool])):
+        with pytest.raises(ApiError, match="tools") as refused:
+            work()
+        assert refused.value.param == "tools"

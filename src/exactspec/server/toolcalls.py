@@ -164,10 +164,21 @@ class ToolParser:
 
 
 def _unquoted(text: str) -> str | None:
+    """A JSON string's text; None where it is none, or holds what is no character and so fits into no reply."""
     try:
-        return str(json.loads(text))
+        name = str(json.loads(text))
     except ValueError:
         return None
+    return name if _is_text(name) else None
+
+
+def _is_text(text: str) -> bool:
+    """False with half a surrogate pair in it, which JSON can name and UTF-8 cannot write."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _parsed(body: str) -> tuple[str, str] | None:
@@ -179,4 +190,7 @@ def _parsed(body: str) -> tuple[str, str] | None:
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         return None
     arguments = call.get("arguments", call.get("parameters", {}))
-    return call["name"], arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    if not isinstance(arguments, str):
+        plain = json.dumps(arguments, ensure_ascii=False)
+        arguments = plain if _is_text(plain) else json.dumps(arguments)
+    return (call["name"], arguments) if _is_text(call["name"] + arguments) else None

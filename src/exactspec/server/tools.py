@@ -11,6 +11,7 @@ from exactspec.server.chat_schema import ChatMessage, ChatRequest, NamedTool, To
 from exactspec.server.errors import ApiError
 from exactspec.server.toolcalls import CLOSE, OPEN
 from exactspec.server.translate import text_of
+from exactspec.target.chat import check_text
 
 Json = dict[str, Any]
 _ROLES = {"developer": "system", "function": "tool"}  # OpenAI's newest and oldest names; templates know these
@@ -32,10 +33,19 @@ def chosen(body: ChatRequest) -> list[Tool] | None:
 
 
 def described(tools: Sequence[Tool] | None) -> list[Json] | None:
-    """As the chat template gets them."""
+    """As the chat template gets them. Raises `ApiError` on what no template can write."""
     if tools is None:
         return None
-    return [{"type": "function", "function": tool.function.model_dump(exclude_none=True)} for tool in tools]
+    try:
+        found = [{"type": "function", "function": tool.function.model_dump(exclude_none=True)} for tool in tools]
+        text = json.dumps(found, ensure_ascii=False)
+    except (ValueError, RecursionError):  # pydantic takes a depth that it does not expect for a circle
+        raise ApiError("tools must not be nested this deeply", param="tools") from None
+    try:
+        check_text(text, "tools")
+    except ValueError as error:
+        raise ApiError(str(error), param="tools") from None
+    return found
 
 
 def forced(body: ChatRequest, tools: Sequence[Tool]) -> Constraint | None:
@@ -57,9 +67,9 @@ def forced(body: ChatRequest, tools: Sequence[Tool]) -> Constraint | None:
         }
         for tool in tools
     ]
-    schema = json.dumps({"anyOf": kinds} if len(kinds) > 1 else kinds[0])
     several = choice == "required" and body.parallel_tool_calls is not False
     try:
+        schema = json.dumps({"anyOf": kinds} if len(kinds) > 1 else kinds[0])
         return Constraint(
             "grammar",
             f"start: call{' (_BREAK call)*' if several else ''}\n"
@@ -67,7 +77,7 @@ def forced(body: ChatRequest, tools: Sequence[Tool]) -> Constraint | None:
             f"_BREAK: {json.dumps(chr(10))}\n"
             f"body: %json {schema}",
         )
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ApiError(f"tools: {error}", param="tools") from None
 
 
