@@ -15,6 +15,10 @@ MAX_CHARACTERS = 100_000
 """Longest description that is taken: compiling one takes time and memory, and requests come from anywhere."""
 
 
+class Unusable(ValueError):
+    """A constraint cannot be compiled: it means nothing, or nothing that is supported."""
+
+
 class Unanswerable(ValueError):
     """In the middle of an answer, the request's own parameters leave no token to draw."""
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from exactspec.constraint import Constraint, Unanswerable
+from exactspec.constraint import Constraint, Unanswerable, Unusable
 from exactspec.target.tokenizer import Tokenizer
 from exactspec.tree import DraftTree
 
@@ -72,14 +72,17 @@ class Grammars:
                 self._vocab = _vocabulary(self._library, self._tokenizer, self._vocab_size)
 
     def matcher(self, constraint: Constraint) -> Matcher:
-        """A matcher at the start of an answer. Raises ValueError if the constraint cannot be compiled."""
+        """A matcher at the start of an answer. Raises `Unusable` if the constraint cannot be compiled."""
         self.prepare()
-        inner = _deep(lambda: self._compile(constraint))
-        matcher = _Matcher(inner, vocab_size=self._vocab_size)
-        error = inner.get_error() if inner.is_error() else matcher.first_error()
+        try:
+            inner = _deep(lambda: self._compile(constraint))
+            matcher = _Matcher(inner, vocab_size=self._vocab_size)
+            error = inner.get_error() if inner.is_error() else matcher.first_error()
+        except ValueError as refused:  # half a surrogate pair in the text, for one
+            error = str(refused) or type(refused).__name__
         if error:
             what = constraint.kind.replace("_", " ").replace("json", "JSON")
-            raise ValueError(f"the {what} of the constraint cannot be used: {_line(error)}")
+            raise Unusable(f"the {what} of the constraint cannot be used: {_line(error)}")
         return matcher
 
     def _compile(self, constraint: Constraint) -> Any:

@@ -7,9 +7,10 @@ import threading
 from typing import Any
 
 import jsonschema
+import numpy as np
 import openai
 import pytest
-from scripted import EOS, ByteTokenizer, Oracle, hash_target, script_target
+from scripted import EOS, ByteTokenizer, ListTarget, Oracle, hash_target, script_target
 from served import MODEL, Serve
 
 from exactspec.engine import Engine
@@ -121,6 +122,26 @@ def test_logprobs_in_both_forms(serve: Serve) -> None:
     assert [e.logprob for e in entries] == [e.logprob for e in content]
     none = client.chat.completions.create(model=MODEL, messages=USER, max_tokens=2, temperature=0)
     assert none.choices[0].logprobs is None
+
+
+def test_places_and_names_of_tokens(serve: Serve) -> None:
+    """A character that several tokens make is one of the text; tokens of no text have names that differ."""
+    text = "é🧭a!"
+    running = serve(Engine(script_target(2, [*text.encode(), EOS]), ByteTokenizer()))
+    body = {"prompt": "ab", "temperature": 0, "logprobs": 3}
+    logprobs = running.post("/v1/completions", body)[2]["choices"][0]["logprobs"]
+    assert logprobs["text_offset"] == [0, 0, 1, 1, 1, 1, 2, 3, 4]
+    assert logprobs["tokens"][-2:] == ["!", f"token_id:{EOS}"]
+    events = running.events("/v1/completions", body)[:-1]
+    parts = [c["logprobs"] for e in events for c in e["choices"] if c["logprobs"]]
+    assert [place for part in parts for place in part["text_offset"]] == logprobs["text_offset"]
+
+    def controls(path: list[int]) -> Any:
+        return np.array([0.0] * EOS + [4.0, 3.0, 2.0, 1.0], dtype=np.float32)
+
+    running = serve(Engine(ListTarget(controls, vocab_size=260), ByteTokenizer()))
+    (best,) = running.post("/v1/completions", body | {"logprobs": 4})[2]["choices"][0]["logprobs"]["top_logprobs"]
+    assert list(best) == [f"token_id:{EOS + i}" for i in (3, 2, 1, 0)]
 
 
 SCHEMA = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import struct
@@ -16,6 +17,8 @@ from served import Running, Serve
 from exactspec.engine import Engine
 from exactspec.params import SamplingParams
 from exactspec.server import respond
+from exactspec.server.answers import Answers
+from exactspec.server.call import Call
 
 STEP_S = 0.003
 LONG = {"prompt": "go on", "max_tokens": 4000, "temperature": 0, "stream": True}
@@ -117,6 +120,9 @@ def test_a_client_that_vanishes_while_it_waits_for_a_place(serve: Serve) -> None
     assert running.service.scheduler.stats().running == 1
     reset(first)
     assert running.idle()
+    text = running.get("/metrics")[1]
+    assert 'request_success_total{finished_reason="cancelled"} 2.0' in text
+    assert 'finished_reason="error"' not in text
 
 
 def test_several_answers_of_one_client_end_together(serve: Serve) -> None:
@@ -274,3 +280,35 @@ def test_a_body_that_goes_wrong_after_its_refusal(serve: Serve, caplog: pytest.L
         assert s.recv(100).split()[1] in (b"400", b"401")
         assert closed_within(s, 60)
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_answers_that_are_cut_while_they_are_queued() -> None:
+    """A shutdown or a time limit may come when only the first of them is there."""
+
+    class Ticket:
+        cancelled = False
+
+        def cancel(self) -> None:
+            self.cancelled = True
+
+    tickets: list[Ticket] = []
+
+    async def cut() -> None:
+        nothing: Any = None
+        call = Call(
+            prompts=[[1]], n=3, params=SamplingParams(), speculation=None, prediction=None, templated=False,
+            stream=False, include_usage=False, trace=False, token_ids=False, kind="", chunk_kind="", prefix="",
+            prompt_param="", constraint_param=None, show=nothing,
+        )  # fmt: skip
+        answers = Answers(call)
+
+        def submit(prompt: list[int], params: SamplingParams, **options: Any) -> Any:
+            tickets.append(Ticket())
+            if len(tickets) == 1:
+                answers.cancel()
+            return tickets[-1]
+
+        answers.submit(submit)
+
+    asyncio.run(cut())
+    assert [ticket.cancelled for ticket in tickets] == [True] * 3

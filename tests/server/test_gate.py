@@ -111,6 +111,9 @@ def test_a_queue_that_is_full(serve: Serve) -> None:
         thread.join(60)
     assert replies == [200, 200]
     assert running.idle()
+    text = running.get("/metrics")[1]  # what was refused is no answer that failed, nor one that took no time
+    assert 'finished_reason="error"' not in text
+    assert "exactspec:e2e_request_latency_seconds_count 2.0" in text
     assert running.post("/v1/completions", {"prompt": "a", "n": 2, "max_tokens": 1})[0] == 200
 
 
@@ -190,6 +193,33 @@ def test_an_answer_that_its_own_parameters_forbid_is_a_400(serve: Serve) -> None
         ("/v1/chat/completions", {"messages": USER, "stop": ["a"] * 17}, "stop"),
         ("/v1/chat/completions", {"messages": USER, "stop": ""}, "stop"),
         ("/v1/chat/completions", {"messages": USER, "stop": "\ud800"}, "stop"),
+        ("/v1/chat/completions", {"messages": USER, "stop": ["a" * 4000, "b" * 97]}, "stop"),
+        ("/v1/chat/completions", {"messages": USER, "stop_token_ids": [*range(1025)]}, "stop_token_ids"),
+        ("/v1/chat/completions", {"messages": USER, "max_completion_tokens": -1}, "max_completion_tokens"),
+        ("/v1/chat/completions", {"messages": USER, "speculative": {"draft": "model:absent"}}, "speculative"),
+        ("/v1/chat/completions", {"messages": USER, "guided_regex": "("}, "guided_regex"),
+        ("/v1/chat/completions", {"messages": USER, "guided_regex": "\ud800"}, "guided_regex"),
+        ("/v1/chat/completions", {"messages": USER, "structured_outputs": {"grammar": "x: y"}}, "structured_outputs"),
+        ("/v1/completions", {"prompt": "a", "guided_json": {"type": "wizard"}}, "guided_json"),
+        (
+            "/v1/chat/completions",
+            {"messages": USER, "response_format": {"type": "json_object"}, "guided_regex": "a"},
+            "guided_regex",
+        ),
+        (
+            "/v1/chat/completions",
+            {"messages": USER, "response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "elf"}}}},
+            "response_format",
+        ),
+        (
+            "/v1/chat/completions",
+            {
+                "messages": USER,
+                "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "elf"}}}],
+                "tool_choice": "required",
+            },
+            "tools",
+        ),
         ("/v1/chat/completions", {"messages": USER, "logit_bias": {"a": 1}}, "logit_bias"),
         ("/v1/chat/completions", {"messages": USER, "logit_bias": {"65": 101}}, "logit_bias"),
         ("/v1/chat/completions", {"messages": USER, "logit_bias": {"999": 1}}, "logit_bias"),
@@ -247,6 +277,21 @@ def test_an_unknown_role_is_told_the_known_ones(serve: Serve) -> None:
         assert running.post("/v1/chat/completions", known)[0] == 200
 
 
+@pytest.mark.parametrize("name", ["a", "\ud800", "model"])
+def test_a_mistake_of_megabytes_is_told_in_a_line(serve: Serve, name: str) -> None:
+    long = name * (1_000_000 // len(name))
+    running = serve(noise())
+    for fields in ({long: 1}, {"speculative": {"draft": long}}, {"model": long}, {"logit_bias": {long: 1}}):
+        status, _, reply = running.post("/v1/completions", {"prompt": "a", **fields})
+        assert status in (400, 404)
+        assert len(json.dumps(reply)) < 30_000  # a character may take up to six
+
+
+def test_of_a_name_that_stands_twice_the_last_value_counts(serve: Serve) -> None:
+    body = b'{"prompt": "a", "max_tokens": 1, "max_tokens": 3, "ignore_eos": true}'
+    assert serve(noise()).post("/v1/completions", body)[2]["usage"]["completion_tokens"] == 3
+
+
 @pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a":' * 100_000, b"[" * 90_000 + b"]" * 90_000, b"{", b"\xff"])
 def test_a_body_that_is_no_json(serve: Serve, body: bytes) -> None:
     status, _, reply = serve(noise()).post("/v1/completions", body)
@@ -266,6 +311,7 @@ def test_no_route(serve: Serve) -> None:
     "field",
     [
         {"port": -1},
+        {"name": "caf\udce9"},
         {"api_keys": ("",)},
         {"api_keys": ("clé",)},
         {"max_body_bytes": 1},
@@ -278,4 +324,4 @@ def test_no_route(serve: Serve) -> None:
 )
 def test_settings_out_of_range(field: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(field))):
-        ServerSettings(name="m", **field)
+        ServerSettings(**{"name": "m", **field})

@@ -17,10 +17,7 @@ from exactspec.params import SamplingParams, Speculation
 from exactspec.results import Chunk, Completion
 from exactspec.scheduling import Ticket
 from exactspec.server.call import Call
-
-
-class Gone(Exception):
-    """The client went away: nobody waits for an answer."""
+from exactspec.server.errors import Gone
 
 
 class Submit(Protocol):
@@ -52,6 +49,7 @@ class Answers:
         self.call = call
         self.done: list[Completion | None] = [None] * len(call)
         self.abandoned = False
+        self._cancelled = False
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self._tickets: list[Ticket] = []
@@ -77,7 +75,7 @@ class Answers:
         except BaseException:
             self.cancel()
             raise
-        if self.abandoned:
+        if self._cancelled:  # meanwhile, when not all of them were there
             self.cancel()
 
     def prompt(self, index: int) -> Sequence[int]:
@@ -101,7 +99,8 @@ class Answers:
         return index, value
 
     def cancel(self) -> None:
-        """End what still runs; the last chunks still come."""
+        """End what still runs, and what is just being queued; the last chunks still come."""
+        self._cancelled = True
         for ticket in list(self._tickets):
             ticket.cancel()
 

@@ -16,7 +16,7 @@ from exactspec.server import texts
 from exactspec.server.chat import chat_call
 from exactspec.server.chat_schema import ChatRequest
 from exactspec.server.completions import text_call
-from exactspec.server.errors import ApiError, failed, of_validation
+from exactspec.server.errors import CLIENT_GONE, ApiError, Gone, failed, of_validation
 from exactspec.server.gate import Gate
 from exactspec.server.page import add_page
 from exactspec.server.respond import respond
@@ -101,6 +101,10 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(ApiError)
     async def refused(request: Request, error: ApiError) -> Response:
         return error.response()
+
+    @app.exception_handler(Gone)
+    async def left(request: Request, error: Gone) -> Response:
+        return Response(status_code=CLIENT_GONE)
 
     @app.exception_handler(RequestValidationError)
     async def malformed(request: Request, error: RequestValidationError) -> Response:

@@ -42,8 +42,8 @@ class Call:
     Answer i is choice ``i % n`` of prompt ``i // n``.
 
     `kind`, `chunk_kind`: values of ``object``; `prefix`: of the reply's id. `prompt_param`: the field that a prompt
-    that is too long is blamed on. `prediction`: ids. `token_ids`: each choice carries the ids of its tokens. `show`:
-    makes a fresh `Choice` for answer i.
+    that is too long is blamed on; `constraint_param`: that of a constraint which cannot be used. `prediction`: ids.
+    `token_ids`: each choice carries the ids of its tokens. `show`: makes a fresh `Choice` for answer i.
     """
 
     prompts: Sequence[list[int]]
@@ -60,6 +60,7 @@ class Call:
     chunk_kind: str
     prefix: str
     prompt_param: str
+    constraint_param: str | None
     show: Callable[[int], Choice]
 
     def __len__(self) -> int:

@@ -23,7 +23,7 @@ def chat_call(body: ChatRequest, service: Service) -> Call:
     """Raises `ApiError` on a request that cannot be served. Templates and encodes: not for the event loop."""
     service.check_model(body.model)
     engine = service.engine
-    limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    limit = _limit(body)
     seen = tools.chosen(body)
     try:
         ids = templated_ids(body.messages, seen, engine.tokenizer, at_most=engine.target.max_length)
@@ -31,19 +31,20 @@ def chat_call(body: ChatRequest, service: Service) -> Call:
         raise too_long(error, "messages") from None
     except ValueError as error:
         raise ApiError(str(error), param="messages") from None
+    constraint_param, constraint = _constraint(body, seen) or (None, None)
     params = translate.sampling(
         body,
         seed=translate.seed_of(body, secrets.randbits(53)),
         max_tokens=limit,
         logprobs=_logprobs(body),
-        constraint=_constraint(body, seen),
+        constraint=constraint,
     )
     pieces = partial(piece, service)
     return Call(
         prompts=[ids],
         n=choices(body.n, service),
         params=params,
-        speculation=translate.speculation(body, engine.speculation),
+        speculation=translate.speculation(body, engine),
         prediction=translate.prediction(body, engine.tokenizer, at_most=engine.target.max_length),
         templated=True,
         stream=bool(body.stream),
@@ -54,6 +55,7 @@ def chat_call(body: ChatRequest, service: Service) -> Call:
         chunk_kind="chat.completion.chunk",
         prefix="chatcmpl",
         prompt_param="messages",
+        constraint_param=constraint_param,
         show=lambda index: ChatChoice(
             pieces=pieces if params.logprobs is not None else None, parser=None if seen is None else ToolParser()
         ),
@@ -97,6 +99,14 @@ def templated_ids(
     return ids
 
 
+def _limit(body: ChatRequest) -> int | None:
+    if (most := body.max_completion_tokens) is None:
+        return body.max_tokens
+    if most < 0:
+        raise ApiError(f"max_completion_tokens must be >= 0, got {most}", param="max_completion_tokens")
+    return most
+
+
 def _logprobs(body: ChatRequest) -> int | None:
     if body.top_logprobs is not None and not body.logprobs:
         raise ApiError("top_logprobs needs logprobs: true", param="top_logprobs")
@@ -108,23 +118,27 @@ def _logprobs(body: ChatRequest) -> int | None:
     return top
 
 
-def _constraint(body: ChatRequest, seen: list[Tool] | None) -> Constraint | None:
-    """The one constraint among ``response_format``, a forced call and vLLM's fields."""
-    given = [
-        ("response_format", _response_format(body)),
-        ("tool_choice", None if seen is None else tools.forced(body, seen)),
-        ("guided_*", translate.constraint(body)),
+def _constraint(body: ChatRequest, seen: list[Tool] | None) -> tuple[str, Constraint] | None:
+    """The one constraint among ``response_format``, a forced call and vLLM's fields, and the field it came from."""
+    form, call = _response_format(body), None if seen is None else tools.forced(body, seen)
+    asked = [
+        given
+        for given in (
+            None if form is None else ("response_format", form),
+            None if call is None else ("tools", call),
+            translate.constraint(body),
+        )
+        if given is not None
     ]
-    asked = [(name, value) for name, value in given if value is not None]
     if len(asked) > 1:
         raise ApiError(f"{asked[1][0]} cannot be kept beside {asked[0][0]}: give one", param=asked[1][0])
-    if asked and seen is not None and asked[0][0] != "tool_choice":
+    if asked and seen is not None and call is None:
         raise ApiError(
             f"{asked[0][0]} cannot be kept beside tools, which it would not let be called: "
             'give one, or tool_choice "none"',
             param=asked[0][0],
         )
-    return asked[0][1] if asked else None
+    return asked[0] if asked else None
 
 
 def _response_format(body: ChatRequest) -> Constraint | None:

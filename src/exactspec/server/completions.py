@@ -11,7 +11,7 @@ from exactspec.server import translate
 from exactspec.server.call import Call, Json
 from exactspec.server.chat import choices, piece
 from exactspec.server.errors import ApiError, too_long
-from exactspec.server.logprobs import Pieces, text_form
+from exactspec.server.logprobs import Pieces, TextForm
 from exactspec.server.service import Service
 from exactspec.server.text_schema import CompletionRequest
 from exactspec.target.tokenizer import TooManyTokens
@@ -33,19 +33,20 @@ def text_call(body: CompletionRequest, service: Service) -> Call:
     if len(asked) > service.settings.max_choices:
         raise ApiError(f"at most {service.settings.max_choices} prompts, got {len(asked)}", param="prompt")
     prompts = [_encoded(prompt, service) for prompt in asked]
+    constraint_param, constraint = translate.constraint(body) or (None, None)
     params = translate.sampling(
         body,
         seed=translate.seed_of(body, secrets.randbits(53)),
         max_tokens=DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens,
         logprobs=body.logprobs,
-        constraint=translate.constraint(body),
+        constraint=constraint,
     )
     pieces = partial(piece, service) if params.logprobs is not None else None
     return Call(
         prompts=prompts,
         n=choices(body.n, service, len(prompts)),
         params=params,
-        speculation=translate.speculation(body, engine.speculation),
+        speculation=translate.speculation(body, engine),
         prediction=translate.prediction(body, engine.tokenizer, at_most=engine.target.max_length),
         templated=False,
         stream=bool(body.stream),
@@ -56,6 +57,7 @@ def text_call(body: CompletionRequest, service: Service) -> Call:
         chunk_kind="text_completion",
         prefix="cmpl",
         prompt_param="prompt",
+        constraint_param=constraint_param,
         show=lambda index: TextChoice(pieces),
     )
 
@@ -84,21 +86,18 @@ def _encoded(prompt: str | list[int], service: Service) -> list[int]:
 class TextChoice:
     """A `Choice`. `pieces`: of tokens, where log-probabilities are shown."""
 
-    __slots__ = ("_offset", "_pieces")
+    __slots__ = ("_logprobs",)
 
     def __init__(self, pieces: Pieces | None) -> None:
-        self._pieces = pieces
-        self._offset = 0
+        self._logprobs = None if pieces is None else TextForm(pieces)
 
     def begin(self) -> list[Json]:
         return []
 
     def chunk(self, chunk: Chunk) -> list[Json]:
-        if self._pieces is None or not chunk.tokens:
+        if self._logprobs is None or not chunk.tokens:
             return [self._choice(chunk.text)] if chunk.text else []
-        logprobs = text_form(chunk.tokens, self._pieces, offset=self._offset)
-        self._offset += sum(len(t.text) for t in chunk.tokens)
-        return [self._choice(chunk.text) | {"logprobs": logprobs}]
+        return [self._choice(chunk.text) | {"logprobs": self._logprobs.show(chunk.tokens)}]
 
     def blank(self) -> list[Json]:
         return [self._choice("")]
@@ -107,7 +106,7 @@ class TextChoice:
         return [self._choice("") | {"finish_reason": reason}]
 
     def whole(self, completion: Completion, reason: str) -> Json:
-        logprobs = None if self._pieces is None else text_form(completion.tokens, self._pieces, offset=0)
+        logprobs = None if self._logprobs is None else self._logprobs.show(completion.tokens)
         return {"text": completion.text, "logprobs": logprobs, "finish_reason": reason}
 
     def _choice(self, text: str) -> Json:

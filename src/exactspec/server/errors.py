@@ -12,15 +12,25 @@ from fastapi.responses import JSONResponse
 from exactspec.target.tokenizer import TooManyTokens
 
 INVALID = "invalid_request_error"
+_LONGEST = 2000  # characters of a message
 _SOURCES = ("body", "query", "path")
 _FORM = re.compile(r"str|int|float|bool|.*[^a-z0-9_].*", re.DOTALL)
 """What pydantic puts between the fields' names for the forms of a union: ``str``, ``list[int]``, ``TextPart``."""
 
 
+CLIENT_GONE = 499
+"""Status in logs and metrics of a request whose client went away; nobody receives it."""
+
+
+class Gone(Exception):
+    """The client went away: nobody waits for an answer."""
+
+
 class ApiError(Exception):
     """A refused or failed request. `param`: the field of the request that is wrong; `code`: for programs.
 
-    `message` and `param` may quote the request, so what stands for no character in them is escaped: a reply is UTF-8.
+    `message` and `param` may quote the request, so what stands for no character in them is escaped, for a reply is
+    UTF-8, and what is longer than anybody reads is cut: the request may have megabytes in one name.
     """
 
     def __init__(
@@ -34,10 +44,10 @@ class ApiError(Exception):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
-        self.message = _utf8(message)
+        self.message = _shown(message)
         self.status = status
         self.type = type
-        self.param = None if param is None else _utf8(param)
+        self.param = None if param is None else _shown(param)
         self.code = code
         self.headers = dict(headers or {})
 
@@ -48,8 +58,9 @@ class ApiError(Exception):
         return JSONResponse(self.body(), self.status, headers=self.headers)
 
 
-def _utf8(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+def _shown(text: str) -> str:
+    cut = text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+    return cut.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def invalid(error: ValueError, fields: Sequence[str] = ()) -> ApiError:
@@ -80,7 +91,7 @@ def of_validation(errors: Sequence[Mapping[str, Any]]) -> ApiError:
     if first["type"] == "missing":
         what = f"Missing required parameter: '{param}'" if param else "the request has no JSON body"
         return ApiError(what, param=param, code="missing_required_parameter")
-    message = " ".join(str(first["msg"]).split())
+    message = " ".join(str(first["msg"]).removeprefix("Value error, ").split())
     return ApiError(f"{param}: {message}" if param else message, param=param, code="invalid_value")
 
 
@@ -105,13 +116,23 @@ def queue_full(retry_after_s: float) -> ApiError:
 
 
 def not_serving(state: str) -> ApiError:
-    """503 while the model is being loaded, and while the server is shutting down."""
+    """503 while the model is being loaded, while the server is shutting down, and after a fault that it does not
+    survive."""
     return ApiError(
         f"the server is {state}",
         status=503,
         type="server_error",
-        code="shutting_down" if state == "stopping" else "not_ready",
+        code={"stopping": "shutting_down", "broken": "internal_error"}.get(state, "not_ready"),
         headers={"Retry-After": "5"},
+    )
+
+
+def timed_out(limit_s: float) -> ApiError:
+    return ApiError(
+        f"no answer within the time limit of {limit_s:g} s",
+        status=504,
+        type="server_error",
+        code="timeout",
     )
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+from exactspec.detokenize import Detokenizer
 from exactspec.results import TokenInfo
 
 Pieces: TypeAlias = Callable[[int], bytes]
@@ -34,24 +35,33 @@ def _one(id: int, logprob: float | None, pieces: Pieces) -> dict[str, Any]:
     return {"token": data.decode("utf-8", "replace"), "logprob": number(logprob), "bytes": list(data)}
 
 
-def text_form(tokens: Sequence[TokenInfo], pieces: Pieces, *, offset: int) -> dict[str, Any]:
-    """The ``logprobs`` of a completions choice. `offset`: characters of the choice's text before these tokens."""
-    texts = [_name(pieces(t.id)) for t in tokens]
-    offsets = []
-    for token in tokens:
-        offsets.append(offset)
-        offset += len(token.text)
-    return {
-        "tokens": texts,
-        "token_logprobs": [number(t.logprob) for t in tokens],
-        "top_logprobs": [{_name(pieces(id)): number(lp) for id, lp in reversed(t.top)} for t in tokens],
-        "text_offset": offsets,
-    }
+class TextForm:
+    """The ``logprobs`` of a completions choice, of its tokens in order. ``text_offset``: where in the text of all of
+    them a token begins; one that goes on with a character of the token before, where that character stands."""
 
+    __slots__ = ("_detokenizer", "_length", "_pieces")
 
-def _name(data: bytes) -> str:
-    """A token as a key: two tokens that are parts of characters must not become one key."""
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+    def __init__(self, pieces: Pieces) -> None:
+        self._pieces = pieces
+        self._detokenizer = Detokenizer()
+        self._length = 0  # characters that are complete
+
+    def show(self, tokens: Sequence[TokenInfo]) -> dict[str, Any]:
+        offsets = []
+        for token in tokens:
+            offsets.append(self._length)
+            self._length += len(self._detokenizer.push(self._pieces(token.id)))
+        return {
+            "tokens": [self._name(t.id) for t in tokens],
+            "token_logprobs": [number(t.logprob) for t in tokens],
+            "top_logprobs": [{self._name(id): number(lp) for id, lp in reversed(t.top)} for t in tokens],
+            "text_offset": offsets,
+        }
+
+    def _name(self, id: int) -> str:
+        """A token as a key: two that are parts of characters, or stand for no text, must not become one key."""
+        data = self._pieces(id)
+        try:
+            return data.decode("utf-8") if data else f"token_id:{id}"
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)

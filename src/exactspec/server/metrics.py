@@ -5,7 +5,7 @@ Each server has a registry of its own. Gauges and the scheduler's counters are r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import perf_counter
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -61,11 +61,13 @@ class ServerMetrics:
     def clock(self, answers: int, start: float) -> Clock:
         return Clock(self._first, self._between, answers, start)
 
-    def ended(self, done: Sequence[Completion], start: float, *, choices: int) -> None:
-        """A request is over. `done`: its answers that ended; `start`: `perf_counter` at its beginning."""
+    def ended(self, done: Sequence[Completion], start: float, *, lost: Mapping[str, int]) -> None:
+        """A request that the scheduler took is over. `done`: its answers that ended; `lost`: how many did not, by why;
+        `start`: `perf_counter` at its beginning."""
         self._whole.observe(perf_counter() - start)
-        if choices > len(done):
-            self._ended.labels("error").inc(choices - len(done))
+        for reason, answers in lost.items():
+            if answers:
+                self._ended.labels(reason).inc(answers)
         for completion in done:
             m = completion.metrics
             self._ended.labels(completion.finish_reason).inc()

@@ -20,29 +20,30 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from exactspec.constraint import Unanswerable
+from exactspec.constraint import Unanswerable, Unusable
 from exactspec.results import Chunk, Completion
 from exactspec.scheduling import Closed, QueueFull
 from exactspec.server import usage as counts
-from exactspec.server.answers import Answers, Gone
+from exactspec.server.answers import Answers
 from exactspec.server.call import Call, Choice, Json
 from exactspec.server.chat import piece
-from exactspec.server.errors import ApiError, failed, invalid, not_serving, queue_full
+from exactspec.server.errors import ApiError, Gone, failed, invalid, not_serving, queue_full, timed_out
 from exactspec.server.service import Service
 from exactspec.server.trace import Tracer
 
 _log = logging.getLogger(__name__)
 _LAST_S = 5.0  # after the time limit, for the last events to be taken
 _SAMPLED = ("logit_bias", "stop_token_ids", "prompt")  # checked against the vocabulary, by the engine
-CLIENT_GONE = 499
-"""Status in logs and metrics of a request whose client went away; nobody receives it."""
 
 
 async def respond(service: Service, make: Callable[[], Call], request: Request) -> Response:
-    """`make`: validates the request and templates its prompts; runs in a thread, for both may take long."""
+    """`make`: validates the request and templates its prompts; runs in a thread, for both may take long.
+
+    Raises `ApiError` for what goes wrong before the first token, `Gone` if the client goes away before that."""
     start = perf_counter()
+    deadline = asyncio.get_running_loop().time() + service.settings.time_limit_s
     call = await service.read(make, request)
-    run = _Run(service, call, request, start)
+    run = _Run(service, call, request, start, deadline)
     service.begin(run.answers)
     try:
         await run.submit()
@@ -52,8 +53,6 @@ async def respond(service: Service, make: Callable[[], Call], request: Request) 
             reply = EventStream(await run.events(), run.close, deadline=run.deadline + _LAST_S)
             run = None  # type: ignore[assignment]  # the stream closes it
         return reply
-    except Gone:
-        return Response(status_code=CLIENT_GONE)
     finally:
         if run is not None:
             run.close()
@@ -88,14 +87,15 @@ class EventStream(Response):
 class _Run:
     """One call on its way."""
 
-    def __init__(self, service: Service, call: Call, request: Request, start: float) -> None:
+    def __init__(self, service: Service, call: Call, request: Request, start: float, deadline: float) -> None:
         self.answers = Answers(call)
         self._service = service
         self._call = call
         self._request = request
         self._start = start
-        self.deadline = asyncio.get_running_loop().time() + service.settings.time_limit_s
+        self.deadline = deadline
         self._late = False
+        self._taken = False  # by the scheduler
         self._choices: list[Choice] = [call.show(i) for i in range(len(call))]
         self._tracers: dict[int, Tracer] = {}
         self._clock = service.metrics.clock(len(call), start)
@@ -113,10 +113,14 @@ class _Run:
     async def submit(self) -> None:
         try:
             await asyncio.to_thread(self.answers.submit, self._service.scheduler.submit)
+            self._taken = True
         except QueueFull as error:
             raise queue_full(error.retry_after_s) from None
         except Closed:
-            raise not_serving("stopping") from None
+            state = self._service.state
+            raise not_serving(state if state == "broken" else "stopping") from None
+        except Unusable as error:
+            raise ApiError(str(error), param=self._call.constraint_param) from None
         except ValueError as error:
             raise invalid(error, _SAMPLED) from None
 
@@ -125,7 +129,9 @@ class _Run:
         self._service.end(self.answers)
         done = [c for c in self.answers.done if c is not None]
         self._request.state.completions = done
-        self._service.metrics.ended(done, self._start, choices=len(self._call))
+        if self._taken:
+            lost = "cancelled" if self.answers.abandoned else "error"
+            self._service.metrics.ended(done, self._start, lost={lost: len(self._call) - len(done)})
 
     async def _next(self) -> tuple[int, Chunk]:
         """The next chunk; past the time limit, all answers are cut and their last chunks come."""
@@ -145,12 +151,7 @@ class _Run:
         if not self._late:
             raise not_serving("stopping")
         if not any(c is not None and c.token_ids for c in self.answers.done):
-            raise ApiError(
-                f"no answer within the time limit of {self._service.settings.time_limit_s:g} s",
-                status=504,
-                type="server_error",
-                code="timeout",
-            )
+            raise timed_out(self._service.settings.time_limit_s)
         return "length"
 
     def _errors(self, error: BaseException) -> ApiError:

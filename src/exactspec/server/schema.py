@@ -26,6 +26,17 @@ def named_values(*kinds: type) -> BeforeValidator:
     return BeforeValidator(first_wrong)
 
 
+def at_most(n: int, what: str) -> BeforeValidator:
+    """For a list that is refused before its items are looked at, if there are more than n; other forms pass."""
+
+    def few_enough(value: Any) -> Any:
+        if isinstance(value, list) and len(value) > n:
+            raise ValueError(f"at most {n} {what} are taken, got {len(value)}")
+        return value
+
+    return BeforeValidator(few_enough)
+
+
 class Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -63,7 +74,7 @@ class Prediction(Strict):
     """Text that the answer is expected to resemble: drafts are copied from it, too."""
 
     type: Literal["content"]
-    content: str | Items[TextPart]
+    content: Annotated[str | Items[TextPart], at_most(1000, "parts")]
 
 
 class SpeculativeOptions(Strict):

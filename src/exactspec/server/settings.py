@@ -6,6 +6,10 @@ import math
 from dataclasses import dataclass
 
 from exactspec.server.hosts import is_name
+from exactspec.target.chat import check_text
+
+MOST_CHOICES = 1024
+"""Of one request, whatever the settings say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +42,7 @@ class ServerSettings:
 
     def __post_init__(self) -> None:
         _require(bool(self.name), "name must not be empty")
+        check_text(self.name, "name")  # of a command line, it need not be; and every reply carries it
         _require(0 <= self.port <= 65535, f"port must be in [0, 65535], got {self.port}")
         _require(all(self.api_keys), "api_keys must not be empty texts")
         _require(all(key.isascii() for key in self.api_keys), "api_keys must be ASCII: they travel in a header")
@@ -48,7 +53,8 @@ class ServerSettings:
             value = getattr(self, field)
             _require(math.isfinite(value) and value > 0, f"{field} must be > 0, got {value}")
         _require(math.isfinite(self.grace_s) and self.grace_s >= 0, f"grace_s must be >= 0, got {self.grace_s}")
-        _require(1 <= self.max_choices <= 1024, f"max_choices must be in [1, 1024], got {self.max_choices}")
+        ok = 1 <= self.max_choices <= MOST_CHOICES
+        _require(ok, f"max_choices must be in [1, {MOST_CHOICES}], got {self.max_choices}")
 
 
 def _require(ok: bool, message: str) -> None:

@@ -6,8 +6,9 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import Discriminator, Field, Tag
 
-from exactspec.server.chat_schema import ChatMessage, Tool
+from exactspec.server.chat_schema import Messages, Tools
 from exactspec.server.schema import GenerateRequest, Items, Strict
+from exactspec.server.settings import MOST_CHOICES
 
 
 def _form(prompt: Any) -> str:
@@ -20,9 +21,9 @@ def _form(prompt: Any) -> str:
 
 PromptField: TypeAlias = Annotated[
     Annotated[str, Tag("str")]
-    | Annotated[Items[str], Tag("list[str]")]
+    | Annotated[Items[str], Field(max_length=MOST_CHOICES), Tag("list[str]")]
     | Annotated[Items[int], Tag("list[int]")]
-    | Annotated[Items[Items[int]], Tag("list[list[int]]")],
+    | Annotated[Items[Items[int]], Field(max_length=MOST_CHOICES), Tag("list[list[int]]")],
     Discriminator(_form),
 ]
 
@@ -42,8 +43,8 @@ class TokenizeRequest(Strict):
 
     model: str | None = None
     prompt: str | None = None
-    messages: Items[ChatMessage] | None = Field(default=None, min_length=1)
-    tools: Items[Tool] | None = None
+    messages: Messages | None = None
+    tools: Tools | None = None
     add_generation_prompt: bool | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None

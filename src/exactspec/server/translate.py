@@ -9,6 +9,7 @@ from typing import Any
 
 from exactspec.constraint import Constraint
 from exactspec.draft_names import layer_draft, model_draft
+from exactspec.engine import Engine
 from exactspec.params import SamplingParams, Speculation
 from exactspec.prompts import encode_prediction
 from exactspec.server.errors import ApiError, invalid
@@ -17,6 +18,9 @@ from exactspec.target.chat import check_text
 from exactspec.target.tokenizer import Tokenizer
 
 MAX_STOPS = 16
+MAX_STOP_CHARACTERS = 4096
+"""Of all stop strings together: each answer follows them with some 300 bytes a character."""
+MAX_STOP_IDS = 1024
 OPENAI_TEMPERATURE = 1.0
 """What a request without a temperature gets: OpenAI's default, not the library's."""
 
@@ -33,6 +37,11 @@ def sampling(
     stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
     if len(stop) > MAX_STOPS:
         raise ApiError(f"stop must hold at most {MAX_STOPS} strings, got {len(stop)}", param="stop")
+    if (size := sum(map(len, stop))) > MAX_STOP_CHARACTERS:
+        raise ApiError(f"stop must hold at most {MAX_STOP_CHARACTERS} characters, got {size}", param="stop")
+    stop_ids = tuple(dict.fromkeys(body.stop_token_ids or ()))
+    if len(stop_ids) > MAX_STOP_IDS:
+        raise ApiError(f"stop_token_ids must hold at most {MAX_STOP_IDS} ids", param="stop_token_ids")
     try:
         for text in stop:
             check_text(text, "stop")
@@ -48,7 +57,7 @@ def sampling(
             max_tokens=max_tokens,
             min_tokens=_or(body.min_tokens, 0),
             stop=tuple(stop),
-            stop_token_ids=tuple(body.stop_token_ids or ()),
+            stop_token_ids=stop_ids,
             ignore_eos=bool(body.ignore_eos),
             seed=seed,
             logprobs=logprobs,
@@ -80,8 +89,8 @@ def seed_of(body: GenerateRequest, drawn: int) -> int:
     return body.seed % 2**64
 
 
-def constraint(body: GenerateRequest) -> Constraint | None:
-    """The one of vLLM's fields for constraints that is given, if any."""
+def constraint(body: GenerateRequest) -> tuple[str, Constraint] | None:
+    """The one of vLLM's fields for constraints that is given, if any: its name, and what it asks for."""
     given: list[tuple[str, str, Any]] = [
         ("guided_json", "json", body.guided_json),
         ("guided_regex", "regex", body.guided_regex),
@@ -99,19 +108,23 @@ def constraint(body: GenerateRequest) -> Constraint | None:
     if len(asked) > 1:
         raise ApiError(f"give one constraint, not both {name} and {asked[1][0]}", param=asked[1][0])
     try:
-        if kind == "json":
-            return Constraint("json_schema", value if isinstance(value, str) else json.dumps(value))
-        if kind == "json_object":
-            return Constraint("json_object")
-        return Constraint.choice(value) if kind == "choice" else Constraint(kind, value)
+        return name, _constraint(kind, value)
     except (ValueError, RecursionError) as error:
         raise ApiError(f"{name}: {error}", param=name) from None
 
 
-def speculation(body: GenerateRequest, default: Speculation) -> Speculation | None:
-    """None: the engine's own. A drafter that would load something is the server's business, not a request's; models
-    and layers that the engine has not opened are refused by itself."""
-    asked = body.speculative
+def _constraint(kind: str, value: Any) -> Constraint:
+    if kind == "json":
+        return Constraint("json_schema", value if isinstance(value, str) else json.dumps(value))
+    if kind == "json_object":
+        return Constraint("json_object")
+    return Constraint.choice(value) if kind == "choice" else Constraint(kind, value)
+
+
+def speculation(body: GenerateRequest, engine: Engine) -> Speculation | None:
+    """None: the engine's own. A drafter that would load something is the server's business, not a request's: what the
+    engine has not opened is refused."""
+    asked, default = body.speculative, engine.speculation
     if asked is None or (asked.draft is None and asked.max_nodes is None):
         return None
     draft = default.draft if asked.draft is None else asked.draft
@@ -123,9 +136,11 @@ def speculation(body: GenerateRequest, default: Speculation) -> Speculation | No
     if asked.max_nodes == 0:
         return replace(default, draft="none")
     try:
-        return replace(default, draft=draft, max_nodes=_or(asked.max_nodes, default.max_nodes))
+        chosen = replace(default, draft=draft, max_nodes=_or(asked.max_nodes, default.max_nodes))
+        engine.drafter(chosen)
     except ValueError as error:
         raise ApiError(f"speculative: {error}", param="speculative") from None
+    return chosen
 
 
 def _named(draft: str) -> bool:
