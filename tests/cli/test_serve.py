@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import io
 import json
@@ -10,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,15 +28,20 @@ from scripted import ByteTokenizer, hash_target
 from exactspec.cli.main import main
 from exactspec.cli.services import Services
 from exactspec.engine import Engine
-import dataclasses, time
+import dataclasses, os, time
+
+class Reading(ByteTokenizer):
+    def encode(self, text, **options):
+        time.sleep(60 if len(text) > 100_000 else 0)
+        return super().encode(text)
 
 def open_engine(name, **options):
     if name == "broken":
         raise ValueError("this model cannot be opened")
-    time.sleep(0.3)
+    time.sleep(float(os.environ.get("TINY_LOAD_S", "0.3")))
     slow = lambda forwards: time.sleep(0.005)
     target = hash_target(vocab_size=260, max_length=100_000, before=slow)
-    return Engine(target, ByteTokenizer(eos=()), speculation=options["speculation"])
+    return Engine(target, Reading(eos=()), speculation=options["speculation"])
 
 sys.exit(main(sys.argv[1:], services=dataclasses.replace(Services.of_process(), open_engine=open_engine)))
 """
@@ -134,6 +141,100 @@ def test_a_process_from_start_to_end(start: Any) -> None:
     assert {e["request_id"] for e in requests} == {"mine-1"}
     assert "a secret" in requests[-1]["body"]
     assert requests[-1]["finish_reasons"] == ["cancelled"]
+
+
+@pytest.mark.parametrize("signal_", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_model_loads(start: Any, signal_: int) -> None:
+    server = start("-m", "tiny", "--port", "0", env={"TINY_LOAD_S": "30"})
+    port = server.listening()
+    connection, response = ask(port, "GET", "/health")  # so the loop runs, and has taken over the signals
+    assert response.status == 503
+    connection.close()
+    began = time.monotonic()
+    assert server.end(signal_) == 0
+    assert time.monotonic() - began < 15
+    assert server.lines[-1].strip() == "stopped"
+
+
+def test_a_signal_reaches_requests_that_run_and_wait(start: Any) -> None:
+    """One reads its prompt; behind it, one waits for a place, and one of three answers is to be told in whole."""
+    server = start("-m", "tiny", "--port", "0", "--grace", "0.5", "--max-running", "1")
+    port = server.listening()
+    server.until("ready: tiny")
+    replies: dict[str, tuple[int, str]] = {}
+
+    def send(name: str, body: dict[str, Any]) -> threading.Thread:
+        def run() -> None:
+            connection, response = ask(port, "POST", "/v1/completions", body)
+            replies[name] = response.status, response.read().decode()
+            connection.close()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    def waiting(n: int) -> None:
+        end = time.monotonic() + 20
+        while True:
+            connection, response = ask(port, "GET", "/metrics")
+            text = response.read().decode()
+            connection.close()
+            pairs = (line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("exactspec:num_requests_"))
+            found = {name: float(value) for name, value in pairs}
+            if found["exactspec:num_requests_running"] == 1 and found["exactspec:num_requests_waiting"] == n:
+                return
+            assert time.monotonic() < end
+
+    threads = [send("prompt", {"prompt": "a" * 90_000, "max_tokens": 9_000})]
+    waiting(0)
+    threads.append(send("stream", {"prompt": "b", "max_tokens": 90_000, "stream": True}))
+    waiting(1)
+    threads.append(send("whole", {"prompt": "c", "max_tokens": 90_000, "n": 3}))
+    waiting(4)
+    assert server.end(signal.SIGTERM) == 0
+    for thread in threads:
+        thread.join(20)
+    for name in ("prompt", "stream", "whole"):
+        status, text = replies[name]
+        assert (status, json.loads(text)["error"]["code"]) == (503, "shutting_down"), name
+    assert server.lines[-1].strip() == "stopped"
+
+
+def test_a_second_signal_does_not_wait_for_a_request_that_is_read(start: Any) -> None:
+    server = start("-m", "tiny", "--port", "0")
+    port = server.listening()
+    server.until("ready: tiny")
+
+    def send() -> None:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            ask(port, "POST", "/v1/completions", {"prompt": "a" * 200_000})
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    time.sleep(1.0)  # it takes a minute to be read, and nothing tells when that has begun
+    server.child.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    began = time.monotonic()
+    assert server.end(signal.SIGTERM) == 0
+    assert time.monotonic() - began < 20
+    thread.join(20)
+
+
+def test_a_server_that_was_killed_is_started_again_at_once(start: Any) -> None:
+    """On the same port, while connections of the first are still known to the machine."""
+    first = start("-m", "tiny", "--port", "0")
+    port = first.listening()
+    first.until("ready: tiny")
+    connection, stream = ask(port, "POST", "/v1/completions", {"prompt": "a", "max_tokens": 90_000, "stream": True})
+    assert stream.readline().startswith(b"data: ")
+    first.end(signal.SIGKILL)
+    second = start("-m", "tiny", "--port", str(port))
+    assert second.listening() == port
+    second.until("ready: tiny")
+    connection.close()
+    connection, response = ask(port, "POST", "/v1/completions", {"prompt": "a", "max_tokens": 2})
+    assert response.status == 200
+    connection.close()
 
 
 @pytest.mark.parametrize(

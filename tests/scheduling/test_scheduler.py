@@ -370,6 +370,7 @@ def test_a_fault_of_the_scheduler_leaves_nobody_waiting(monkeypatch: pytest.Monk
     assert isinstance(client.error, ZeroDivisionError)
     with pytest.raises(Closed):
         Client().submit(scheduler, PROMPT)
+    assert scheduler.broken
     scheduler.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from typing import Any
@@ -17,7 +18,7 @@ from exactspec.server.chat_schema import ChatRequest
 from exactspec.server.text_schema import CompletionRequest, DetokenizeRequest
 from exactspec.target.tokenizer_gguf import gguf_tokenizer
 
-UNITS = ["the quick brown fox, ", "a", " ", "你好"]
+UNITS = ["the quick brown fox, ", "a", " ", "<", "你好"]
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +102,51 @@ def test_long_requests_leave_a_thread_for_short_ones(serve: Serve, engine: Engin
             thread.join(60)
 
 
+def test_a_long_request_that_waits_is_watched(serve: Serve, engine: Engine) -> None:
+    """It is not read once its client is gone, and not waited for past the time limit."""
+    go = threading.Event()
+    held: list[str] = []
+
+    class Held:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(engine.tokenizer, name)
+
+        def encode(self, text: str, **options: Any) -> list[int]:
+            held.append(text[:1])
+            go.wait(60)
+            return [1]
+
+    running = serve(Engine(engine.target, Held()), time_limit_s=3.0)  # type: ignore[arg-type]
+
+    def body(text: str) -> bytes:
+        return json.dumps({"prompt": text * 100_000, "max_tokens": 1}).encode()
+
+    def lines() -> str:
+        return running.get("/metrics")[1]
+
+    first = threading.Thread(target=running.post, args=("/v1/completions", body("a")))
+    first.start()
+    while not held:
+        time.sleep(0.01)
+    for path in ("/v1/completions", "/tokenize"):
+        gone = socket.create_connection(("127.0.0.1", running.port))
+        data = body("b")
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        gone.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+        time.sleep(0.3)
+        gone.close()
+        end = time.monotonic() + 2
+        while f'http_requests_total{{path="{path}",status="499"}} 1.0' not in lines():
+            assert time.monotonic() < end
+            time.sleep(0.01)
+    status, _, reply = running.post("/v1/completions", body("c"))
+    assert (status, reply["error"]["code"]) == (504, "timeout")
+    go.set()
+    first.join()
+    assert running.post("/v1/completions", body("d"))[0] == 200
+    assert held == ["a", "d"]
+
+
 def test_too_many_ids_to_be_shown_as_text(serve: Serve, engine: Engine) -> None:
     running = serve(engine)
     assert running.post("/detokenize", {"tokens": [1] * 8000})[0] == 200
@@ -139,6 +185,31 @@ def test_of_many_mistakes_only_the_first_is_described(model: Any, body: dict[str
     with pytest.raises(ValidationError) as refused:
         model.model_validate(json.loads(json.dumps(body)))
     assert 1 <= refused.value.error_count() <= 8  # one for each form that the value may have
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user"}] * 20_001}, "messages"),
+        ("/tokenize", {"messages": [{"role": "user"}] * 20_001}, "messages"),
+        ("/v1/chat/completions",
+         {"messages": [{"role": "user", "content": [{"type": "text", "text": ""}] * 10_000}] * 2}, "messages"),
+        ("/v1/chat/completions",
+         {"messages": [{"role": "user", "tool_calls": [{"function": {"name": "a"}}] * 20_000}]}, "messages"),
+        ("/v1/chat/completions",
+         {"messages": [{"role": "user"}], "tools": [{"type": "function", "function": {"name": "a"}}] * 1001}, "tools"),
+        ("/v1/completions", {"prompt": "a", "prediction": {"type": "content", "content": [{}] * 1001}},
+         "prediction.content"),
+        ("/v1/completions", {"prompt": [""] * 1025}, "prompt"),
+        ("/v1/completions", {"prompt": [[]] * 1025}, "prompt"),
+    ],
+)  # fmt: skip
+def test_more_objects_than_anybody_sends_are_refused(
+    serve: Serve, engine: Engine, path: str, body: dict[str, Any], param: str
+) -> None:
+    status, _, reply = serve(engine).post(path, body)
+    assert (status, reply["error"]["param"]) == (400, param)
+    assert "at most" in reply["error"]["message"]
 
 
 def test_others_are_answered_meanwhile(serve: Serve, engine: Engine) -> None:

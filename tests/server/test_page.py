@@ -286,13 +286,13 @@ def test_a_full_queue_is_waited_for(page: Any) -> None:
 
 def test_the_servers_state_is_shown(browser: Any, serve: Serve, model: Model) -> None:
     running = serve(model.engine)
-    running.service.state = "starting"
+    running.service._state = "starting"
     context = browser.new_context()
     page = open_page(context, running)
     expect(page.locator("#banner")).to_contain_text("being loaded")
     page.get_by_label("Message", exact=True).fill("hello")
     expect(page.locator("#send")).to_be_disabled()
-    running.service.state = "ready"
+    running.service._state = "ready"
     expect(page.locator("#send")).to_be_enabled()
     expect(page.locator("#banner")).to_be_hidden()
     page.keyboard.press("Enter")

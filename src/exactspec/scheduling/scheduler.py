@@ -160,6 +160,11 @@ class Scheduler:
             self._lock.notify_all()
         return ticket
 
+    @property
+    def broken(self) -> bool:
+        """Whether a fault of its own ended it: it takes no requests any more, and does not recover."""
+        return self._broken is not None
+
     def stats(self) -> SchedulerStats:
         """A snapshot."""
         with self._lock:

@@ -47,7 +47,7 @@ async function refusal(response) {
   });
 }
 
-/** "ok", "starting", "stopping", or "gone". */
+/** "ok", "starting", "stopping", "broken", or "gone". */
 export async function health() {
   try {
     const response = await fetch("/health", { cache: "no-store" });

@@ -84,7 +84,7 @@ class Page {
     const state = await api.health();
     this.ready = state === "ok";
     if (this.ready && this.name === null) await this.meet();
-    else if (!this.ready) this.say(STATES[state] ?? `The server says: ${state}.`, state === "gone");
+    else if (!this.ready) this.say(STATES[state] ?? `The server says: ${state}.`, state === "gone" || state === "broken");
     else this.say(null);
     find("dot").className = `dot ${this.ready ? "ready" : state}`;
     this.update();
@@ -247,6 +247,7 @@ class Page {
 const STATES = {
   starting: "The model is being loaded. You can write meanwhile.",
   stopping: "The server is shutting down.",
+  broken: "The server has failed and must be started again; its log says more.",
   gone: "The server cannot be reached. Trying again…",
 };
 
