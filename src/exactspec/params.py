@@ -62,7 +62,8 @@ class SamplingParams:
         _require(self.top_k >= 0, f"top_k must be >= 0 (0 switches it off), got {self.top_k}")
         _require(0 < self.top_p <= 1, f"top_p must be in (0, 1], got {self.top_p}")
         _require(0 <= self.min_p <= 1, f"min_p must be in [0, 1], got {self.min_p}")
-        _require(self.repetition_penalty > 0, f"repetition_penalty must be > 0, got {self.repetition_penalty}")
+        ok = 0.01 <= self.repetition_penalty <= 100  # of far smaller and larger ones, logits become infinite
+        _require(ok, f"repetition_penalty must be in [0.01, 100], got {self.repetition_penalty}")
         for name in ("presence_penalty", "frequency_penalty"):
             _require(-2 <= getattr(self, name) <= 2, f"{name} must be in [-2, 2], got {getattr(self, name)}")
         _require(self.max_tokens is None or self.max_tokens >= 0, f"max_tokens must be >= 0, got {self.max_tokens}")

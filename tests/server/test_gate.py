@@ -185,6 +185,8 @@ def test_an_answer_that_its_own_parameters_forbid_is_a_400(serve: Serve) -> None
         ("/v1/chat/completions", {"messages": USER, "temperature": "1"}, "temperature"),
         ("/v1/chat/completions", {"messages": USER, "temperature": -1}, "temperature"),
         ("/v1/chat/completions", {"messages": USER, "top_p": 0}, "top_p"),
+        ("/v1/chat/completions", {"messages": USER, "repetition_penalty": 1e-308}, "repetition_penalty"),
+        ("/v1/chat/completions", {"messages": USER, "repetition_penalty": 1e308}, "repetition_penalty"),
         ("/v1/chat/completions", {"messages": USER, "n": 0}, "n"),
         ("/v1/chat/completions", {"messages": USER, "n": 17}, "n"),
         ("/v1/chat/completions", {"messages": USER, "n": 1.5}, "n"),
