@@ -71,6 +71,10 @@ def test_no_text_is_logged_unless_asked_for(serve: Serve, asked: bool) -> None:
         running.post("/v1/completions", {"prompt": "a secret", "a secret": 1})
         running.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "a secret"}], "max_tokens": 90})
         assert running.idle()
+        end = time.monotonic() + 60
+        while stream.getvalue().count('"event": "request"') < 4:  # a line comes after its reply
+            assert time.monotonic() < end
+            time.sleep(0.01)
     finally:
         logs.stop(handler)
     entries = [json.loads(line) for line in stream.getvalue().splitlines()]
