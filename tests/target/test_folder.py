@@ -142,7 +142,7 @@ REFUSED_CONFIGS = [
     ({"model_type": "qwen2", "layer_types": ["full_attention", "linear_attention"]}, "recurrent layers"),
     ({"rope_scaling": {"rope_type": "yarn", "factor": -4.0}}, "rope scaling 'yarn' has numbers out of range"),
     ({"rope_scaling": {"rope_type": "yarn", "factor": "4"}}, "factor should be a number"),
-    ({"rope_scaling": {"rope_type": "linear"}}, "rope scaling 'linear' lacks 'factor'"),
+    ({"rope_scaling": {"rope_type": "linear"}}, "rope scaling 'linear' lacks factor"),
     ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "rope scaling 'dynamic'"),
     ({"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, "rope scaling 'longrope'"),
     ({"quantization_config": {"quant_method": "gptq"}}, "quantised safetensors"),
@@ -150,7 +150,7 @@ REFUSED_CONFIGS = [
     ({"mlp_bias": True}, "mlp_bias"),
     ({"attention_bias": True}, "attention_bias"),
     ({"hidden_size": "big"}, "hidden_size should be an integer"),
-    ({"vocab_size": None}, "no vocab_size"),
+    ({"vocab_size": None}, "config.json lacks vocab_size"),
 ]
 
 

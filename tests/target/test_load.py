@@ -176,7 +176,7 @@ REFUSED_METADATA = [
     ({"block_count": 3}, "tensor blk.2.attn_norm.weight is missing"),
     ({"block_count": 2**30}, "layers and holds only"),
     ({"feed_forward_length": 128}, "tensor blk.0.ffn_gate.weight has shape"),
-    ({"context_length": "long"}, "should be a number"),
+    ({"context_length": "long"}, "should be an integer"),
 ]
 
 

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from exactspec.target.byte_level import byte_alphabet
 from exactspec.target.pretokenize import blocks, pre_tokenizer
+from exactspec.target.settings import told
 
 _WORDS = 1 << 16  # words remembered
 _LONGEST = 256  # characters of a word that is
@@ -57,7 +58,8 @@ def bpe_tables(pre: str, ids: Mapping[str, int], merges: list[str]) -> BpeTables
             found[ids[left] << 32 | ids[right]] = rank, ids[left + right]
         except KeyError as error:
             raise ValueError(
-                f"the vocabulary and its merges do not fit together: {merge!r} needs the token {error.args[0]!r}"
+                f"the vocabulary and its merges do not fit together: {told(merge)} needs the token "
+                f"{told(error.args[0])}"
             ) from None
     keys = np.fromiter(found, np.uint64, len(found))
     order = np.argsort(keys)

@@ -21,6 +21,8 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from exactspec.target.settings import one_line
+
 # Role names are part of the template's own text ('<|' + role + '|>' is a special token in some), so they may not
 # hold anything that could end one and begin another.
 _ROLE = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
@@ -35,7 +37,7 @@ class ChatTemplate:
     The source is compiled when first used, so a broken template does not keep a model from plain completion.
     """
 
-    __slots__ = ("_compiled", "_firsts", "_inert", "_specials", "_variables", "source")
+    __slots__ = ("_compiled", "_firsts", "_inert", "_specials", "_tools", "_variables", "source")
 
     def __init__(self, source: str, specials: Sequence[str], variables: Mapping[str, str]) -> None:
         self.source = source
@@ -44,11 +46,14 @@ class ChatTemplate:
         self._firsts = frozenset(text[0] for text in self._specials)
         self._compiled: Template | None = None
         self._inert: tuple[str, ...] = ()
+        self._tools = False
 
     @property
     def takes_tools(self) -> bool:
-        """Whether the template looks at ``tools``; one that does not would leave them out without a word."""
-        return "tools" in meta.find_undeclared_variables(_environment().parse(self.source))
+        """Whether the template looks at ``tools``; one that does not would leave them out without a word. ValueError if
+        it cannot be read."""
+        self._compile()
+        return self._tools
 
     def render(
         self,
@@ -88,18 +93,23 @@ class ChatTemplate:
         except RecursionError:
             raise ValueError("the chat template does not end on these messages") from None
         except Exception as error:  # a template may raise anything: TypeError for a content that is no text, ...
-            raise ValueError(f"the chat template refuses these messages: {' '.join(str(error).split())}") from None
+            raise ValueError(f"the chat template refuses these messages: {one_line(error)}") from None
         return text, marker
 
     def _compile(self) -> Template:
         if self._compiled is None:
+            check_text(self.source, "the chat template")
             environment = _environment()
             try:
                 tree = environment.parse(self.source)
-                self._inert = self._inert_texts(tree)
-                self._compiled = environment.from_string(self.source)
-            except TemplateError as error:
-                raise ValueError(f"the chat template cannot be read: {' '.join(str(error).split())}") from None
+                compiled = environment.from_string(self.source)
+            except RecursionError:
+                raise ValueError("the chat template cannot be read: it is nested too deeply") from None
+            except Exception as error:  # what Jinja makes of it goes through Python's own compiler
+                raise ValueError(f"the chat template cannot be read: {one_line(error)}") from None
+            self._inert = self._inert_texts(tree)
+            self._tools = "tools" in meta.find_undeclared_variables(tree)
+            self._compiled = compiled
         return self._compiled
 
     def _inert_texts(self, tree: nodes.Template) -> tuple[str, ...]:

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from exactspec.target.families import FAMILIES, check_config, family_of
 from exactspec.target.gguf_header import GgufHeader, GgufTensor
-from exactspec.target.rope_scaling import linear_divisors, yarn_attention_factor, yarn_divisors
+from exactspec.target.rope_scaling import linear_divisors, yarn_attention_factor, yarn_divisors, yarn_reach
+from exactspec.target.settings import Settings, told
 from exactspec.target.weights import ModelConfig
 
 _GEMMA3_PERIOD = 6  # of six layers of gemma3 the last sees everything
@@ -23,18 +24,19 @@ def read_config(header: GgufHeader, stored_divisors: npt.NDArray[np.float64] | N
     """Sizes of the model that a header describes. `stored_divisors`: of the file's ``rope_freqs.weight``.
     Raises ValueError, naming the key."""
     metadata, tensors = header.metadata, header.tensors
-    kind = metadata.get("general.type", "model")
+    general = Settings(metadata)
+    kind = general.text("general.type", "model")
     if kind != "model":
-        raise ValueError(f"this GGUF file is not a language model but of the type {kind!r}")
+        raise ValueError(f"this GGUF file is not a language model but of the type {told(kind)}")
     if "general.architecture" not in metadata:
         raise ValueError("this GGUF file names no architecture")
-    arch = str(metadata["general.architecture"])
+    arch = general.text("general.architecture")
     name = family_of(arch)
     family = FAMILIES[name]
-    parts = metadata.get("split.count", 1)
-    if parts not in (0, 1):
+    parts = general.size("split.count", 1)
+    if parts > 1:
         raise ValueError(f"this GGUF file is one of {parts} parts; join them first: llama-gguf-split --merge")
-    get = Keys(arch, metadata)
+    get = Settings(metadata, f"{arch}.")
     _refuse_variants(get, tensors, name)
     hidden, heads, layers = (get.size(key) for key in ("embedding_length", "attention.head_count", "block_count"))
     head_dim = get.size("attention.key_length", hidden // max(heads, 1))
@@ -86,65 +88,31 @@ def read_config(header: GgufHeader, stored_divisors: npt.NDArray[np.float64] | N
     )
 
 
-class Keys:
-    """Metadata under the architecture's own prefix: ``get.size("block_count")`` reads ``llama.block_count``."""
-
-    __slots__ = ("_metadata", "_prefix")
-
-    def __init__(self, prefix: str, metadata: Mapping[str, Any]) -> None:
-        self._prefix, self._metadata = prefix, metadata
-
-    def value(self, key: str, default: Any = None) -> Any:
-        return self._metadata.get(f"{self._prefix}.{key}", default)
-
-    def size(self, key: str, default: int | None = None) -> int:
-        value = int(self._number(key, default))
-        if not 0 <= value < 2**31:
-            raise ValueError(f"{self._prefix}.{key} is out of range: {value}")
-        return value
-
-    def real(self, key: str, default: float | None = None) -> float:
-        # The file's float32 is the model's own value rounded: 1e-5 is stored as 9.999999747378752e-06.
-        return float(self._number(key, default))
-
-    def _number(self, key: str, default: float | None) -> Any:
-        value = self.value(key, default)
-        if value is None:
-            raise ValueError(f"the header lacks {self._prefix}.{key}")
-        if isinstance(value, np.ndarray):  # one number per layer; the families here have the same in all
-            if value.size == 0 or not (value == value[0]).all():
-                raise ValueError(f"{self._prefix}.{key} differs between layers, which is not supported")
-            value = value[0].item()
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise ValueError(f"{self._prefix}.{key} should be a number, the file says {value!r}")
-        return value
-
-
-def _refuse_variants(get: Keys, tensors: Mapping[str, GgufTensor], family: str) -> None:
+def _refuse_variants(get: Settings, tensors: Mapping[str, GgufTensor], family: str) -> None:
     """Keys that change the arithmetic of a supported architecture; ignoring one gives wrong text in silence."""
     if get.size("expert_count", 0) > 0 or any("_exps." in name for name in tensors):
         raise ValueError("the model has mixture-of-experts layers, which are not supported yet")
-    if get.value("attention.causal", True) is False:
+    if not get.flag("attention.causal", True):
         raise ValueError("the model is not causal (an embedding model); it cannot generate text")
     if family != "granite":  # the one family with these scalars
         for key in ("logit_scale", "embedding_scale", "residual_scale"):
             if get.real(key, 0.0) not in (0.0, 1.0):
-                raise ValueError(f"{key} {get.value(key)} is not supported")
+                raise ValueError(f"{key} {told(get.value(key))} is not supported")
         if get.real("attention.scale", 0.0):
-            raise ValueError(f"attention.scale {get.value('attention.scale')} is not supported")
+            raise ValueError(f"attention.scale {told(get.value('attention.scale'))} is not supported")
     for key in ("attention.clamp_kqv", "attn_logit_softcapping", "final_logit_softcapping"):
         if get.real(key, 0.0):
-            raise ValueError(f"{key} {get.value(key)} is not supported")
+            raise ValueError(f"{key} {told(get.value(key))} is not supported")
 
 
-def _scales(get: Keys, family: str, hidden: int, heads: int, layers: int) -> dict[str, Any]:
+def _scales(get: Settings, family: str, hidden: int, heads: int, layers: int) -> dict[str, Any]:
     """The scalars of a family, as fields of `ModelConfig`."""
     scales: dict[str, Any] = {}
     if FAMILIES[family].scaled_embedding:
         scales["embed_scale"] = math.sqrt(hidden)
     if family == "gemma3" and layers == 62:
         # No key states query_pre_attn_scalar. It is the head size but for the 27B model, known by its layers.
-        scales["query_scale"] = (hidden / max(heads, 1)) ** -0.5
+        scales["query_scale"] = max(hidden / max(heads, 1), 1) ** -0.5
     if family == "granite":
         # A file that lacks one, or says 0, means "none"
         scales["embed_scale"] = get.real("embedding_scale", 1.0) or 1.0
@@ -154,7 +122,7 @@ def _scales(get: Keys, family: str, hidden: int, heads: int, layers: int) -> dic
     return scales
 
 
-def _windows(get: Keys, family: str, layers: int) -> tuple[int, ...] | None:
+def _windows(get: Settings, family: str, layers: int) -> tuple[int, ...] | None:
     """The window of each layer (0: none), or None where no layer has one."""
     window = get.size("attention.sliding_window", 0)
     if not window or family in ("qwen2", "qwen3", "smollm3"):
@@ -162,9 +130,11 @@ def _windows(get: Keys, family: str, layers: int) -> tuple[int, ...] | None:
     if family != "gemma3":
         return (window,) * layers
     pattern = get.value("attention.sliding_window_pattern", _GEMMA3_PERIOD)
-    if isinstance(pattern, (list, np.ndarray)):
+    if isinstance(pattern, np.ndarray):
         if len(pattern) != layers:
             raise ValueError(f"attention.sliding_window_pattern has {len(pattern)} entries for {layers} layers")
+        if pattern.dtype.kind not in "biu":
+            raise get.wrong("attention.sliding_window_pattern", "a number, or a flag for each layer")
         slides = [bool(entry) for entry in pattern]
     else:
         period = get.size("attention.sliding_window_pattern", _GEMMA3_PERIOD)
@@ -175,10 +145,10 @@ def _windows(get: Keys, family: str, layers: int) -> tuple[int, ...] | None:
 
 
 def _rope(
-    get: Keys, stored: npt.NDArray[np.float64] | None, theta: float, head_dim: int, max_position: int
+    get: Settings, stored: npt.NDArray[np.float64] | None, theta: float, head_dim: int, max_position: int
 ) -> tuple[npt.NDArray[np.float64] | None, float, int]:
     """Divisors, the factor on cos and sin, and the positions that the scaling was made for (0: it does not say)."""
-    kind = str(get.value("rope.scaling.type", "linear"))
+    kind = get.text("rope.scaling.type", "linear")
     factor, reach = 1.0, 0
     divisors = None
     if kind == "linear":
@@ -188,7 +158,7 @@ def _rope(
     elif kind == "yarn":
         for key, value in (("yarn_ext_factor", 1.0), ("yarn_log_multiplier", 0.0)):
             if get.real(f"rope.scaling.{key}", value) != value:
-                raise ValueError(f"rope.scaling.{key} {get.value(f'rope.scaling.{key}')} is not supported")
+                raise ValueError(f"rope.scaling.{key} {told(get.value(f'rope.scaling.{key}'))} is not supported")
         stretch = get.real("rope.scaling.factor")
         original = get.size("rope.scaling.original_context_length", max_position)
         divisors = yarn_divisors(
@@ -200,9 +170,9 @@ def _rope(
             beta_slow=get.real("rope.scaling.yarn_beta_slow", 1.0),
         )
         factor = yarn_attention_factor(stretch) * get.real("rope.scaling.attn_factor", 1.0)
-        reach = int(stretch * original)
+        reach = yarn_reach(stretch, original)
     elif kind != "none":
-        raise ValueError(f"rope scaling {kind!r} is not supported (linear, yarn and Llama 3's are)")
+        raise ValueError(f"rope scaling {told(kind)} is not supported (linear, yarn and Llama 3's are)")
     if divisors is None:
         return stored, factor, reach
     return divisors if stored is None else divisors * stored, factor, reach

@@ -138,5 +138,7 @@ def _stored_divisors(header: GgufHeader, data: npt.NDArray[np.uint8]) -> npt.NDA
     tensor = header.tensors.get(_ROPE)
     if tensor is None:
         return None
+    if not is_readable(tensor.kind):
+        raise ValueError(f"tensor {_ROPE} has the type {tensor.kind.name}, which cannot be read")
     raw = data[tensor.start : tensor.start + tensor.nbytes].reshape(1, -1)
     return Dequantiser()(raw, tensor.kind)[0].reshape(-1).astype(np.float64)

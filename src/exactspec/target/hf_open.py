@@ -19,6 +19,7 @@ from exactspec.memory import available_memory
 from exactspec.target.hf import HFTarget, context_of
 from exactspec.target.hf_layers import read_layers
 from exactspec.target.safetensors_dir import hash_files, weight_files
+from exactspec.target.settings import one_line
 from exactspec.target.tokenizer import Tokenizer
 from exactspec.target.tokenizer_json import folder_tokenizer
 
@@ -62,16 +63,12 @@ def open_hf(
         model = _load(folder, config, number).to(device)
         target = HFTarget(model, context=context, threads=threads, weights=hash_files(files))
     except OSError as error:
-        raise ValueError(f"hf:{name}: {_one_line(error)}") from None
+        raise ValueError(f"hf:{name}: {error.strerror or one_line(error)}") from None
     except ValueError as error:
-        raise ValueError(f"hf:{name}: {_one_line(error)}") from None
+        raise ValueError(f"hf:{name}: {one_line(error)}") from None
     if progress is not None:
         progress(target.promise)
     return target, tokenizer
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
 
 
 def _folder(name: str) -> Path:
@@ -92,7 +89,7 @@ def _config(folder: Path) -> Any:
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the validators of configurations raise classes of their own
-        raise ValueError(f"config.json cannot be used: {_one_line(error)[:300]}") from None
+        raise ValueError(f"config.json cannot be used: {one_line(error)[:300]}") from None
     if getattr(config, "quantization_config", None):
         raise ValueError("the weights are quantised; take the unquantised model")
     if type(config) not in AutoModelForCausalLM._model_mapping:
@@ -125,7 +122,7 @@ def _load(folder: Path, config: Any, dtype: Any) -> Any:
                 output_loading_info=True,
             )
         except Exception as error:  # safetensors, torch and transformers each raise their own
-            raise ValueError(f"the weights cannot be loaded: {_one_line(error)[:300]}") from None
+            raise ValueError(f"the weights cannot be loaded: {one_line(error)[:300]}") from None
     missing = sorted(report["missing_keys"]) + sorted(str(key) for key in report["mismatched_keys"])
     if missing:  # transformers would leave them random
         raise ValueError(

@@ -9,10 +9,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from exactspec.target.rope_scaling import linear_divisors, llama3_divisors, yarn_attention_factor, yarn_divisors
+from exactspec.target.rope_scaling import (
+    linear_divisors,
+    llama3_divisors,
+    yarn_attention_factor,
+    yarn_divisors,
+    yarn_reach,
+)
+from exactspec.target.settings import Settings, told
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _LOCAL_THETA = 10_000.0
+_ORIGINAL = "original_max_position_embeddings"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,17 +39,14 @@ def read_rope(
 ) -> tuple[Rope, Rope | None]:
     """Rotation of the model and, with `local_layers`, of its window layers. `theta`: the base where config.json is
     silent. ValueError names what is not supported."""
-    parameters = raw.get("rope_parameters") or {}
-    scaling = raw.get("rope_scaling") or {}
-    if not isinstance(parameters, Mapping) or not isinstance(scaling, Mapping):
-        raise ValueError("config.json: rope_parameters and rope_scaling should be objects")
+    parameters, scaling = _object(raw, "rope_parameters"), _object(raw, "rope_scaling")
     old = {"rope_theta": raw["rope_theta"]} if raw.get("rope_theta") is not None else {}
     partial = raw.get("partial_rotary_factor", 1.0)
     if partial not in (None, 1.0):
-        raise ValueError(f"partial_rotary_factor {partial} is not supported")
+        raise ValueError(f"partial_rotary_factor {told(partial)} is not supported")
     if local_layers:
-        full, sliding = parameters.get(_FULL), parameters.get(_SLIDING)
-        if full is None and sliding is None and parameters:
+        full, sliding = _object(parameters, _FULL), _object(parameters, _SLIDING)
+        if _FULL not in parameters and _SLIDING not in parameters:
             full = parameters
         full = {"rope_theta": theta} | old | dict(full or scaling)
         local = dict(sliding or {"rope_theta": raw.get("rope_local_base_freq") or _LOCAL_THETA})
@@ -54,58 +59,51 @@ def read_rope(
     return _rope({"rope_theta": theta} | old | dict(parameters or scaling), head_dim, max_position, raw), None
 
 
+def _object(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """A part of config.json; {} where it is null or not there."""
+    value = values.get(key) or {}
+    if not isinstance(value, Mapping):
+        raise ValueError(f"config.json: {key} should be an object, it is {told(value)}")
+    return value
+
+
 def _rope(settings: Mapping[str, Any], head_dim: int, max_position: int, raw: Mapping[str, Any]) -> Rope:
-    theta = _number(settings, "rope_theta")
+    theta = Settings(settings, file="config.json").real("rope_theta")
     if settings.get("partial_rotary_factor", 1.0) not in (None, 1.0):
-        raise ValueError(f"partial_rotary_factor {settings['partial_rotary_factor']} is not supported")
+        raise ValueError(f"partial_rotary_factor {told(settings['partial_rotary_factor'])} is not supported")
     kind = settings.get("rope_type", settings.get("type", "default"))
     if kind in ("default", None):
         return Rope(theta)
-    stated = settings.get("original_max_position_embeddings")
-    if stated is None:
-        stated = raw.get("original_max_position_embeddings") or max_position
-    original = _number({"original_max_position_embeddings": stated}, "original_max_position_embeddings")
-    try:
-        if kind == "linear":
-            return Rope(theta, linear_divisors(_number(settings, "factor"), head_dim))
-        if kind == "llama3":
-            numbers = {key: _number(settings, key) for key in ("factor", "low_freq_factor", "high_freq_factor")}
-            numbers["original_max_position_embeddings"] = original
-            return Rope(theta, llama3_divisors(theta, head_dim, numbers))
-        if kind == "yarn":
-            return _yarn(settings, theta, head_dim, max_position, original)
-    except KeyError as error:
-        raise ValueError(f"rope scaling {kind!r} lacks {error}") from None
-    raise ValueError(f"rope scaling {kind!r} is not supported (linear, llama3 and yarn are)")
+    get = Settings(settings, file=f"rope scaling {told(kind)}")
+    outer = Settings(raw, file="config.json").real(_ORIGINAL, 0.0)
+    original = get.real(_ORIGINAL, outer or max_position)
+    if kind == "linear":
+        return Rope(theta, linear_divisors(get.real("factor"), head_dim))
+    if kind == "llama3":
+        numbers = {key: get.real(key) for key in ("factor", "low_freq_factor", "high_freq_factor")}
+        numbers[_ORIGINAL] = original
+        return Rope(theta, llama3_divisors(theta, head_dim, numbers))
+    if kind == "yarn":
+        return _yarn(get, theta, head_dim, max_position, original)
+    raise ValueError(f"rope scaling {told(kind)} is not supported (linear, llama3 and yarn are)")
 
 
-def _yarn(settings: Mapping[str, Any], theta: float, head_dim: int, max_position: int, original: float) -> Rope:
-    factor = max_position / original if settings.get("factor") is None else _number(settings, "factor")
+def _yarn(get: Settings, theta: float, head_dim: int, max_position: int, original: float) -> Rope:
+    factor = get.real("factor", max_position / max(original, 1))
     divisors = yarn_divisors(
         theta,
         head_dim,
         factor=factor,
         original=original,
-        beta_fast=_number(settings, "beta_fast", 32.0),
-        beta_slow=_number(settings, "beta_slow", 1.0),
-        truncate=bool(settings.get("truncate", True)),
+        beta_fast=get.real("beta_fast", 32.0),
+        beta_slow=get.real("beta_slow", 1.0),
+        truncate=get.flag("truncate", True),
     )
-    mscale, all_dims = (_number(settings, key, 0.0) for key in ("mscale", "mscale_all_dim"))
-    if settings.get("attention_factor") is not None:
-        attention = _number(settings, "attention_factor")
-    elif mscale and all_dims:
+    mscale, all_dims = (get.real(key, 0.0) for key in ("mscale", "mscale_all_dim"))
+    if get.value("attention_factor") is not None:
+        attention = get.real("attention_factor")
+    elif mscale > 0 and all_dims > 0:
         attention = yarn_attention_factor(factor, mscale) / yarn_attention_factor(factor, all_dims)
     else:
         attention = yarn_attention_factor(factor)
-    return Rope(theta, divisors, attention, int(factor * original))
-
-
-def _number(settings: Mapping[str, Any], key: str, default: float | None = None) -> float:
-    value = settings.get(key)
-    if value is None:
-        value = default
-    if value is None:
-        raise KeyError(key)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"config.json: {key} should be a number, it is {value!r}")
-    return float(value)
+    return Rope(theta, divisors, attention, yarn_reach(factor, original))

@@ -11,6 +11,7 @@ from exactspec.target.base import Target
 from exactspec.target.packed_source import PackedSource
 from exactspec.target.packed_store import ModelKey, PackedStore, file_stamp
 from exactspec.target.plain import fingerprint
+from exactspec.target.settings import one_line
 from exactspec.target.tokenizer import Tokenizer
 from exactspec.target.tokenizer_gguf import GgufVocabulary, gguf_vocabulary, tokenizer_of
 from exactspec.target.weights import WeightSource
@@ -55,7 +56,7 @@ def open_model(path: Path | str, *, sha256: str | None = None, packed: PackedSto
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror or error}") from None
     except ValueError as error:
-        raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
+        raise ValueError(f"{path}: {one_line(error)}") from None
 
 
 def open_float(

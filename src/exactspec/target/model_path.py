@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
+import stat
 from pathlib import Path
 
+from exactspec.target.json_file import indexed_files
 from exactspec.target.named import ModelError
 
 
@@ -16,6 +17,8 @@ def check_path(path: Path) -> Path:
     if path.is_dir():
         return _check_folder(path)
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe might wait for ever
+            raise ModelError(f"{path} is a pipe or a device; give a GGUF file on a disk, or a folder")
         with open(path, "rb") as file:
             magic = file.read(20)
     except OSError as error:
@@ -51,9 +54,9 @@ def _check_folder(path: Path) -> Path:
         raise ModelError(f"{path} has safetensors but no config.json")
     if "model.safetensors.index.json" in names:
         try:
-            shards = set(json.loads((path / "model.safetensors.index.json").read_text("utf-8"))["weight_map"].values())
-        except (OSError, ValueError, KeyError, AttributeError):
+            shards = indexed_files(path / "model.safetensors.index.json")
+        except (OSError, ValueError):
             raise ModelError(f"{path}: model.safetensors.index.json cannot be read") from None
-        if missing := sorted(shards - set(names)):
+        if missing := [name for name in shards if name not in names]:
             raise ModelError(f"{path}: {len(missing)} of {len(shards)} files are missing, the first is {missing[0]}")
     return path

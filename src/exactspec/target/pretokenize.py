@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from tokenizers import Regex, normalizers, pre_tokenizers
 
+from exactspec.target.settings import told
+
 _LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -77,7 +79,6 @@ def pre_tokenizer(name: str) -> PreTokenizer:
     aliases = {"llama-bpe": "llama3", "llama-v3": "llama3", "falcon3": "llama3", "": "default"}
     found = known.get(aliases.get(name, name))
     if found is None:
-        raise ValueError(
-            f"pre-tokenizer {name!r} is not supported (known: {', '.join(sorted([*known, *filter(None, aliases)]))})"
-        )
+        names = ", ".join(sorted([*known, *filter(None, aliases)]))
+        raise ValueError(f"pre-tokenizer {told(name)} is not supported (known: {names})")
     return found

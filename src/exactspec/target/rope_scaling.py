@@ -31,7 +31,7 @@ def llama3_divisors(theta: float, head_dim: int, scaling: Mapping[str, Any]) -> 
     check_head_size(head_dim)
     factor, low, high = (float(scaling[key]) for key in ("factor", "low_freq_factor", "high_freq_factor"))
     original = float(scaling["original_max_position_embeddings"])
-    if not (factor > 0 and 0 < low < high and original > 0):
+    if not (1e-6 < factor < 1e6 and 1e-6 < low < high < 1e6 and 0 < original < 2**31 and 1 <= theta < 1e30):
         raise ValueError(f"rope scaling 'llama3' has numbers out of range: {dict(scaling)}")
     frequency = theta ** (-np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
     wavelength = 2 * np.pi / frequency
@@ -58,7 +58,10 @@ def yarn_divisors(
     `truncate`: the ramp's ends are rounded to whole indices, outwards.
     """
     check_head_size(head_dim)
-    if not (factor > 0 and original > 0 and 0 < beta_slow <= beta_fast and theta > 1):
+    # The bounds are far from any model's numbers; within them nothing overflows.
+    if not (
+        1e-6 < factor < 1e6 and 0 < original < 2**31 and 1e-6 < beta_slow <= beta_fast < 1e6 and 1.001 < theta < 1e30
+    ):
         raise ValueError(
             f"rope scaling 'yarn' has numbers out of range: factor {factor}, original {original}, "
             f"beta {beta_fast} and {beta_slow}, base {theta}"
@@ -74,6 +77,14 @@ def yarn_divisors(
     ramp = np.clip((np.arange(head_dim // 2, dtype=np.float64) - low) / max(high - low, 0.001), 0, 1)
     divisors: npt.NDArray[np.float64] = 1 / (ramp / factor + (1 - ramp))
     return divisors
+
+
+def yarn_reach(factor: float, original: float) -> int:
+    """Positions that a model was stretched to. ValueError on more than there can be."""
+    reach = factor * original
+    if not reach < 2**31:
+        raise ValueError(f"rope scaling 'yarn' has numbers out of range: {factor} times {original} positions")
+    return int(reach)
 
 
 def yarn_attention_factor(factor: float, mscale: float = 1.0) -> float:

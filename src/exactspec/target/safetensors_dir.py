@@ -12,7 +12,6 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +21,8 @@ from exactspec.target.base import FloatArray
 from exactspec.target.dequant import all_finite
 from exactspec.target.families import FAMILIES
 from exactspec.target.hf_config import read_config
+from exactspec.target.json_file import indexed_files, read_object
+from exactspec.target.settings import one_line
 from exactspec.target.tensors import check_tensors, hf_name, matrix_shape, row_range, tensor_shapes, vector_size
 from exactspec.target.weights import ModelConfig
 
@@ -131,11 +132,7 @@ def weight_files(folder: Path) -> list[Path]:
         if len(files) > 1 and folder / "model.safetensors" in files:
             return [folder / "model.safetensors"]
         return files
-    try:
-        names = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise ValueError(f"{INDEX} cannot be read: {error}") from None
-    files = [folder / str(name) for name in sorted(names)]
+    files = [folder / name for name in indexed_files(index)]
     for file in files:
         if file.parent != folder or not file.is_file():
             raise ValueError(f"{INDEX} names {file.name}, which is missing")
@@ -152,7 +149,7 @@ def _open(file: Path) -> dict[str, _Stored]:
         with safe_open(file, framework="numpy"):  # sizes, overlaps and holes are the package's to judge
             pass
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{file.name} is damaged or truncated: {' '.join(str(error).split())}") from None
+        raise ValueError(f"{file.name} is damaged or truncated: {one_line(error)}") from None
     data = np.asarray(np.memmap(file, dtype=np.uint8, mode="r"))
     (length,) = struct.unpack("<Q", data[:8].tobytes())
     header = json.loads(data[8 : 8 + length].tobytes())
@@ -184,14 +181,9 @@ def _tie(config: ModelConfig, stored: dict[str, _Stored]) -> ModelConfig:
 
 def _config(folder: Path) -> ModelConfig:
     try:
-        raw: Any = json.loads((folder / "config.json").read_text("utf-8"))
+        return read_config(read_object(folder / "config.json"))
     except FileNotFoundError:
         raise ValueError("the folder has no config.json") from None
-    except (OSError, ValueError) as error:
-        raise ValueError(f"config.json cannot be read: {error}") from None
-    if not isinstance(raw, dict):
-        raise ValueError("config.json is not an object")
-    return read_config(raw)
 
 
 def hash_files(files: list[Path]) -> str:

@@ -19,6 +19,7 @@ from exactspec.target.byte_level import byte_alphabet, byte_of, decode, encoded
 from exactspec.target.chat import ChatTemplate
 from exactspec.target.pretokenize import pre_tokenizer
 from exactspec.target.sentencepiece_bpe import SPACE, SentencePieceBpe
+from exactspec.target.settings import Settings, told
 from exactspec.target.tokenizer_file import (
     END_TEXTS,
     Control,
@@ -87,15 +88,14 @@ class GgufVocabulary:
 class _Read:
     texts: Sequence[str]
     kinds: list[int]
-    metadata: Mapping[str, Any]
-
-    def get(self, key: str, default: Any = None) -> Any:
-        return self.metadata.get(_PREFIX + key, default)
+    get: Settings
 
     def id(self, key: str) -> int | None:
         """A special token's id; ids outside the vocabulary count as none, as in llama.cpp."""
-        value = self.get(key)
-        return value if isinstance(value, int) and 0 <= value < len(self.texts) else None
+        value = self.get.value(key)
+        if value is not None and type(value) is not int:
+            raise self.get.wrong(key, "an integer")
+        return value if value is not None and 0 <= value < len(self.texts) else None
 
 
 def gguf_tokenizer(metadata: Mapping[str, Any], vocab_size: int) -> FileTokenizer:
@@ -110,19 +110,19 @@ def gguf_vocabulary(metadata: Mapping[str, Any], vocab_size: int) -> GgufVocabul
     """The vocabulary of a GGUF header; errors as in `gguf_tokenizer`."""
     read = _read(metadata, vocab_size)
     texts, kinds = read.texts, read.kinds
-    model = str(read.get("model", ""))
+    model = read.get.text("model", "")
     merges, scored = None, None
     if model == "gpt2":
-        pre = str(read.get("pre", ""))
+        pre = read.get.text("pre", "")
         bos = pre_tokenizer(pre).bos
         merges = _merges(read, pre)
     elif model == "llama":
         bos = True
         scored = _scored(read)
     else:
-        raise ValueError(f"tokenizer {model!r} is not supported (gpt2 and llama are)")
+        raise ValueError(f"tokenizer {told(model)} is not supported (gpt2 and llama are)")
     data = [encoded(text) for text in texts]
-    source = metadata.get("tokenizer.chat_template")
+    source = Settings(metadata).text("tokenizer.chat_template", "")
     controls = [Control(texts[id], id) for id, kind in enumerate(kinds) if kind in (_Kind.CONTROL, _Kind.UNKNOWN)]
     ends = end_ids(controls, [read.id(key) for key in ("eos_token_id", "eot_token_id", "eom_token_id")])
     return GgufVocabulary(
@@ -132,8 +132,8 @@ def gguf_vocabulary(metadata: Mapping[str, Any], vocab_size: int) -> GgufVocabul
         merges=merges,
         scored=scored,
         eos_ids=tuple(sorted(ends)),
-        bos_id=read.id("bos_token_id") if read.get("add_bos_token", bos) else None,
-        template=str(source) if source else None,
+        bos_id=read.id("bos_token_id") if read.get.flag("add_bos_token", bos) else None,
+        template=source or None,
         variables={name: id for name, key in _SPECIAL_VARIABLES.items() if (id := read.id(key)) is not None},
     )
 
@@ -170,16 +170,17 @@ def tokenizer_of(vocabulary: GgufVocabulary) -> FileTokenizer:
 
 
 def _read(metadata: Mapping[str, Any], vocab_size: int) -> _Read:
-    texts = metadata.get(_PREFIX + "tokens")
-    if not isinstance(texts, list) or not texts:
+    get = Settings(metadata, _PREFIX)
+    texts = get.texts("tokens")
+    if not texts:
         raise ValueError("the file has no vocabulary (tokenizer.ggml.tokens)")
     if len(texts) != vocab_size:
         raise ValueError(f"the vocabulary has {len(texts)} tokens, the embedding {vocab_size} rows")
-    stated = metadata.get(_PREFIX + "token_type")
-    kinds: list[int] = [int(_Kind.NORMAL)] * len(texts) if stated is None else np.asarray(stated).tolist()
+    stated = get.numbers("token_type", whole=True)
+    kinds: list[int] = [int(_Kind.NORMAL)] * len(texts) if stated is None else stated.tolist()
     if len(kinds) != len(texts):
         raise ValueError(f"the vocabulary has {len(texts)} tokens and {len(kinds)} token types")
-    read = _Read(texts, kinds, metadata)
+    read = _Read(texts, kinds, get)
     # Old conversions type the end of a turn as an ordinary added token, or type nothing.
     added = int(_Kind.NORMAL if stated is None else _Kind.USER_DEFINED)
     for id, kind in enumerate(kinds):
@@ -193,8 +194,8 @@ def _read(metadata: Mapping[str, Any], vocab_size: int) -> _Read:
 
 
 def _merges(read: _Read, pre: str) -> BpeTables:
-    merges = read.get("merges")
-    if not isinstance(merges, list):
+    merges = read.get.texts("merges")
+    if merges is None:
         raise ValueError("the file has no merges (tokenizer.ggml.merges)")
     wanted = (int(_Kind.NORMAL), int(_Kind.USER_DEFINED))
     ids = {text: id for id, (text, kind) in enumerate(zip(read.texts, read.kinds, strict=True)) if kind in wanted}
@@ -215,10 +216,10 @@ def _byte_level(vocabulary: GgufVocabulary) -> tuple[Encoder, Callable[[int], by
 
 
 def _scored(read: _Read) -> Scored:
-    scores = read.get("scores")
+    scores = read.get.numbers("scores")
     if scores is None or len(scores) != len(read.texts):
         raise ValueError("the vocabulary has no scores (tokenizer.ggml.scores)")
-    return Scored(np.asarray(scores, dtype=np.float64), bool(read.get("add_space_prefix", True)))
+    return Scored(np.asarray(scores, dtype=np.float64), read.get.flag("add_space_prefix", True))
 
 
 def _sentencepiece(vocabulary: GgufVocabulary) -> tuple[Encoder, Callable[[int], bytes]]:
@@ -239,7 +240,7 @@ def _sentencepiece(vocabulary: GgufVocabulary) -> tuple[Encoder, Callable[[int],
         elif kind == _Kind.BYTE:
             byte = byte_of(text)
             if byte is None:
-                raise ValueError(f"byte token {text!r} is not of the form <0xNN>")
+                raise ValueError(f"byte token {told(text)} is not of the form <0xNN>")
             byte_ids[byte] = id
 
     def piece(id: int) -> bytes:

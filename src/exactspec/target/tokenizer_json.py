@@ -12,7 +12,9 @@ from tokenizers import Tokenizer
 
 from exactspec.target.byte_level import BpeEncoder, byte_alphabet, byte_of, decode
 from exactspec.target.chat import ChatTemplate
+from exactspec.target.json_file import read_object
 from exactspec.target.sentencepiece_bpe import SPACE
+from exactspec.target.settings import of_known_form, one_line, told
 from exactspec.target.tokenizer_file import Control, FileTokenizer, end_ids, looks_special
 
 _SPECIAL_VARIABLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -26,8 +28,13 @@ def folder_tokenizer(folder: Path, vocab_size: int) -> FileTokenizer:
     state = _read(folder / "tokenizer.json")
     if not state:
         raise ValueError("the folder has no tokenizer.json; save the model with transformers once to get one")
+    with of_known_form("tokenizer.json or tokenizer_config.json"):
+        return _tokenizer(folder, state, vocab_size)
+
+
+def _tokenizer(folder: Path, state: Mapping[str, Any], vocab_size: int) -> FileTokenizer:
     settings = _read(folder / "tokenizer_config.json")
-    added = [entry for entry in state.get("added_tokens") or [] if entry["id"] < vocab_size]
+    added = [entry for entry in state.get("added_tokens") or [] if _id(entry) < vocab_size]
     controls = [
         Control(entry["content"], entry["id"], bool(entry.get("lstrip")), bool(entry.get("rstrip")))
         for entry in added
@@ -47,17 +54,19 @@ def folder_tokenizer(folder: Path, vocab_size: int) -> FileTokenizer:
     )
 
 
+def _id(entry: Mapping[str, Any]) -> int:
+    id, content = entry["id"], entry["content"]
+    if type(id) is not int or id < 0 or not isinstance(content, str):
+        raise ValueError(f"tokenizer.json: an added token has a content and an id, this one is {told(entry)}")
+    return id
+
+
 def _read(path: Path) -> dict[str, Any]:
     """A JSON object, {} if there is no such file."""
     try:
-        value = json.loads(path.read_text("utf-8"))
+        return read_object(path)
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path.name} cannot be read: {error}") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"{path.name} is not an object")
-    return value
 
 
 def _text(token: Any) -> str | None:
@@ -89,16 +98,21 @@ def _bos(state: Mapping[str, Any], settings: Mapping[str, Any], bos: int | None)
 def _load(state: Mapping[str, Any]) -> Tokenizer:
     try:
         return Tokenizer.from_str(json.dumps(state))
-    except Exception as error:  # the package raises plain Exception
-        raise ValueError(f"tokenizer.json cannot be used: {' '.join(str(error).split())}") from None
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the package raises plain Exception, and its panics are none
+        raise ValueError(f"tokenizer.json cannot be used: {one_line(error)}") from None
 
 
 def _encoder(state: Mapping[str, Any], controls: set[str]) -> BpeEncoder:
     """The tokenizer without its special tokens, so that their names in a text are ordinary text."""
-    model = dict(state.get("model") or {})
+    stored = state.get("model") or {}
+    if not isinstance(stored, Mapping):
+        raise ValueError(f"tokenizer.json: model should be an object, it is {told(stored)}")
+    model = dict(stored)
     kind = model.get("type")
     if kind not in ("BPE", "Unigram", "WordLevel"):
-        raise ValueError(f"tokenizer.json has a {kind} model, which is not supported (BPE is)")
+        raise ValueError(f"tokenizer.json has a {told(kind)} model, which is not supported (BPE is)")
     if kind == "BPE":
         gone = controls - {model.get("unk_token")}
         model["vocab"] = {text: id for text, id in model["vocab"].items() if text not in gone}
@@ -147,7 +161,10 @@ def _steps(outer: Mapping[str, Any] | None, inner: str) -> list[Mapping[str, Any
 
 
 def _joined(merge: Any) -> tuple[str, str, str]:
-    left, right = merge.split(" ", 1) if isinstance(merge, str) else merge
+    parts = merge.split(" ", 1) if isinstance(merge, str) else merge
+    if len(parts) != 2:
+        raise ValueError(f"tokenizer.json: a merge has two parts, this one is {told(merge)}")
+    left, right = parts
     return left, right, left + right
 
 
@@ -194,7 +211,10 @@ def _decoders(decoder: Any) -> set[str]:
 def _template(folder: Path, settings: Mapping[str, Any]) -> str | None:
     file = folder / "chat_template.jinja"
     if file.is_file():
-        return file.read_text("utf-8")
+        try:
+            return file.read_text("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{file.name} cannot be read: {error}") from None
     template = settings.get("chat_template") or _read(folder / "chat_template.json").get("chat_template")
     if isinstance(template, list):  # several, by name
         template = {str(one.get("name")): one.get("template") for one in template}.get("default")
