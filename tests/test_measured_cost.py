@@ -180,12 +180,12 @@ def become_a_folder(path: Path) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        *(lambda path, text=text: path.write_text(text) for text in ("", "[1]", "{}")),
+        *(lambda path, text=text: path.write_text(text) for text in ("", "[1]", "{}", '"x"', "[" * 100_000)),
         cut,
         another_digit,
         become_a_folder,
     ],
-    ids=["empty", "list", "object", "cut", "digit", "folder"],
+    ids=["empty", "list", "object", "text", "deep", "cut", "digit", "folder"],
 )
 def test_a_damaged_file_is_measured_anew(tmp_path: Path, damage) -> None:
     measure, fake, said = Counted(), Fake(cost=None), []

@@ -23,6 +23,7 @@ import numpy as np
 from exactspec.budget import CostModel
 from exactspec.target.base import Segment, Target, Want
 from exactspec.target.home import default_home
+from exactspec.target.json_file import read_object
 from exactspec.target.small_files import try_write
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
@@ -108,8 +109,8 @@ def kept_cost(
     again = "once"
     if os.path.lexists(path):  # a file is only ever seen whole
         again = "again, because what was kept is damaged"
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        found = json.loads(path.read_text(encoding="utf-8"))
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        found = read_object(path)
         if found.pop("check") == _check(found) and found["key"] == key:
             if found.get("settled", True):  # earlier versions kept nothing else
                 rows, cost = tuple(map(int, found["rows"])), tuple(map(float, found["cost"]))

@@ -64,6 +64,10 @@ def spoil_record(folder: Path) -> None:
     (folder / RECORD).write_bytes(b"\xff[{")
 
 
+def record_of_another_kind(folder: Path) -> None:
+    (folder / RECORD).write_text("[" * 100_000)
+
+
 def empty_record(folder: Path) -> None:
     (folder / RECORD).write_bytes(b"")
 
@@ -85,7 +89,8 @@ def of_another_name(folder: Path) -> None:
 
 
 DAMAGES = [
-    flip, truncate, lose, add, spoil_record, empty_record, folder_for_record, folder_for_file, of_another_name,
+    flip, truncate, lose, add, spoil_record, record_of_another_kind, empty_record, folder_for_record, folder_for_file,
+    of_another_name,
 ]  # fmt: skip
 
 

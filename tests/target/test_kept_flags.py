@@ -41,10 +41,9 @@ def test_made_once(tmp_path: Path) -> None:
         lambda text: text.replace("1001", "1002"),
         lambda text: text.replace('"head": true', '"head": false'),
         lambda text: text.replace("abab", "abac", 1),
-        lambda text: "[]",
-        lambda text: "",
+        *(lambda text, other=other: other for other in ("[]", "5", '"x"', "[" * 100_000, "")),
     ],
-    ids=["cut", "flag", "digit", "head", "key", "kind", "empty"],
+    ids=["cut", "flag", "digit", "head", "key", "list", "number", "text", "deep", "empty"],
 )
 def test_damage_is_noticed(tmp_path: Path, damage) -> None:
     maker, said = Maker(), []

@@ -185,7 +185,7 @@ def test_a_file_where_its_folder_should_be(model, home, load):
     assert load(model)[2] == []
 
 
-@pytest.mark.parametrize("stored", [{}, [], {"format": 1}, {"format": 99}, None])
+@pytest.mark.parametrize("stored", [{}, [], 5, "x", {"format": 1}, {"format": 99}, None])
 def test_a_manifest_of_another_form_counts_as_damaged(model, home, load, stored):
     """Its own checksum right, what it says not."""
     load(model)
@@ -273,6 +273,16 @@ def test_a_file_that_changed_is_another_model(model, load):
     _, after, said = load(model)
     assert said == [PACKING]
     assert fingerprint(after) != fingerprint(before)
+
+
+@pytest.mark.parametrize("record", ["", "[]", "5", '"x"', "[" * 100_000, '{"sha256": "x"}'])
+def test_a_damaged_record_of_a_hash_is_made_again(model, home, load, record):
+    load(model)
+    (path,) = (home / "hashes").iterdir()
+    before = path.read_text()
+    path.write_text(record)
+    assert load(model)[2] == []
+    assert path.read_text() == before
 
 
 def test_the_hash_of_a_path_is_computed_once(model, load, monkeypatch):

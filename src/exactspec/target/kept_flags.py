@@ -10,12 +10,14 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from exactspec.target import calibrate
 from exactspec.target.cpu import CpuInfo
 from exactspec.target.home import default_home
+from exactspec.target.json_file import read_object
 from exactspec.target.kernels.compile import kernel_key
 from exactspec.target.precision import KINDS, Wide
 from exactspec.target.small_files import try_write
@@ -38,7 +40,7 @@ def kept_flags(
     that cannot be written."""
     path = (home or default_home()) / "calibrated" / f"{key[:32]}.json"
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        return _decode(path.read_text(encoding="utf-8"), key, num_layers)
+        return _decode(read_object(path), key, num_layers)
     if progress is not None:
         damaged = os.path.lexists(path)  # a file is only ever seen whole
         again = "again, because what was kept is damaged" if damaged else "once"
@@ -53,8 +55,7 @@ def _encode(key: str, wide: Wide) -> str:
     return json.dumps({"key": key, "layers": layers, "head": wide.head, "digest": wide.digest})
 
 
-def _decode(text: str, key: str, num_layers: int) -> Wide:
-    found = json.loads(text)
+def _decode(found: Mapping[str, Any], key: str, num_layers: int) -> Wide:
     layers = tuple(tuple("01".index(flag) == 1 for flag in layer) for layer in found["layers"])
     wide = Wide(layers, bool(found["head"]))
     shape = len(layers) == num_layers and all(len(layer) == len(KINDS) for layer in layers)

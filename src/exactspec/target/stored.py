@@ -14,6 +14,7 @@ import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from exactspec.target.json_file import read_object
 from exactspec.target.named import ModelError
 
 RECORD = "model.json"
@@ -83,7 +84,7 @@ def write_record(folder: Path, model: StoredModel) -> None:
 def read_record(folder: Path) -> StoredModel | None:
     """The record of a model's folder; None if there is none, or none that this version can read."""
     try:
-        data = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        data = read_object(folder / RECORD)
         if data.pop("format") != 1:
             return None
         model = StoredModel(**{**data, "files": tuple(StoredFile(**entry) for entry in data["files"])})

@@ -21,6 +21,7 @@ from enum import Enum
 from pathlib import Path
 
 from exactspec.target.filelock import file_lock
+from exactspec.target.json_file import read_object
 
 RECORD = "hashes.json"
 _NEEDED = 16 << 20  # bytes free on the disk, or nothing is begun: compiled code takes one or two
@@ -44,7 +45,7 @@ def hashes(folder: Path) -> dict[str, str]:
 def state_of(folder: Path) -> State:
     """Sound: the folder holds just the files of its record, which was written under this folder's name."""
     try:
-        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        record = read_object(folder / RECORD)
         files = hashes(folder)
     except FileNotFoundError:
         return State.ABSENT
