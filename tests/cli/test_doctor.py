@@ -115,6 +115,20 @@ def test_a_home_that_is_a_file(tmp_path: Path):
     assert "cannot be written" in report.problems[0]
 
 
+def test_a_home_that_may_not_be_looked_into_and_none_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Problems, not errors."""
+
+    def forbidden(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "exists", forbidden)  # as pathlib's is where a folder above may not be entered
+    report = examine({"EXACTSPEC_HOME": str(tmp_path)}, describe=describe, bandwidth=lambda threads: 1.0)
+    assert report.problems == ()
+    nobody = {"EXACTSPEC_HOME": "~no-such-user/x"}
+    report = examine(nobody, describe=describe, bandwidth=lambda threads: 1.0)
+    assert "set EXACTSPEC_HOME" in report.problems[0]
+
+
 def test_this_machine(cli, home):
     result = cli("doctor", env=home)
     assert (result.code, result.err) == (0, "")

@@ -113,11 +113,15 @@ def examine(
         for name in CORE
         if packages[name] is None
     ]
-    home = default_home(environ)
-    if not _writable(home):
-        problems.append(
-            f"{home} cannot be written: kernels compile at every start; set EXACTSPEC_HOME to another folder"
-        )
+    home = Path(os.devnull)  # which holds nothing
+    try:
+        home = default_home(environ)
+        if not _writable(home):
+            problems.append(
+                f"{home} cannot be written: kernels compile at every start; set EXACTSPEC_HOME to another folder"
+            )
+    except ValueError as error:
+        problems.append(str(error))
     compiler_off = environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
     if compiler_off:
         problems.append("NUMBA_DISABLE_JIT is set: unset it, the kernels exist only in compiled form")
@@ -257,6 +261,6 @@ def _describe_layer(layer: ShippedLayer) -> str:
 
 def _writable(path: Path) -> bool:
     """Whether `path`, or the folder that it would be made in, can be written. Creates nothing."""
-    while not path.exists() and path != path.parent:
+    while not os.path.exists(path) and path != path.parent:  # pathlib's raises where it may not look
         path = path.parent
-    return path.is_dir() and os.access(path, os.W_OK)
+    return os.path.isdir(path) and os.access(path, os.W_OK)

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 from exactspec.target.array_file import ArrayWriter, FileRecord, is_intact, open_arrays
 from exactspec.target.filelock import file_lock
 from exactspec.target.home import default_home
+from exactspec.target.json_file import read_object
 from exactspec.target.plain import decode, encode
 from exactspec.target.small_files import try_write
 from exactspec.target.stored import disk_use, sync
@@ -43,7 +44,7 @@ MANIFEST, HEAD, WEIGHTS = "manifest.json", "head.bin", "weights.bin"
 _PARTIAL = ".partial-"
 _FORMAT = 2
 # What reading a folder of another form may raise.
-_DAMAGED = (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError)
+_DAMAGED = (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
 _UNUSED_DAYS = 90  # a folder that was not used for so long goes when another is made
 _OTHER_CODE_DAYS = 7  # so does, after these, the other version of the same model
 
@@ -270,7 +271,7 @@ class PackedStore:
     def known_hash(self, path: Path) -> str | None:
         """The SHA-256 of a file that was hashed before and has the same size, time and inode since."""
         try:
-            known = json.loads(self._hash_record(path).read_text("utf-8"))
+            known = read_object(self._hash_record(path))
             return str(known["sha256"]) if known["stamp"] == file_stamp(path) else None
         except (OSError, ValueError, TypeError, KeyError):
             return None
@@ -289,7 +290,8 @@ class PackedStore:
 def file_stamp(path: Path) -> str:
     """Size, modification time and inode of a file; of a folder, those of all its files. Raises OSError."""
     files = sorted(path.iterdir()) if path.is_dir() else [path]
-    stats = [(file.name, file.stat()) for file in files]
+    # A link to nowhere (an editor's lock, say) is no part of a model.
+    stats = [(file.name, file.stat()) for file in files if not (file.is_symlink() and not file.exists())]
     return " ".join(f"{name}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}" for name, stat in stats)
 
 

@@ -144,7 +144,9 @@ def test_a_touched_file_is_hashed_once_and_then_trusted(index, make_store, no_in
     assert json.loads((path.parent / "model.json").read_text())["files"][0]["mtime_ns"] == 7
 
 
-@pytest.mark.parametrize("record", [None, "", "[]", "{}", '{"format": 2}', '{"format": 1, "files": []}'])
+@pytest.mark.parametrize(
+    "record", [None, "", "[]", "5", '"x"', "[" * 100_000, "{}", '{"format": 2}', '{"format": 1, "files": []}']
+)
 def test_a_lost_or_unreadable_record_is_made_again_from_the_hash(index, make_store, no_index, record):
     path = make_store(index).pull("tiny").path
     if record is None:
@@ -231,6 +233,20 @@ def test_home_follows_the_environment(monkeypatch, tmp_path):
         assert default_home({}) == Path.home() / ".cache/exactspec"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="a user without a home folder is a POSIX matter")
+def test_a_user_without_a_home_folder_is_told_what_to_set(monkeypatch, tmp_path):
+    """Containers run as users that have no password entry, and no HOME."""
+
+    def unknown() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", unknown)
+    for env in ({}, {"EXACTSPEC_HOME": "~no-such-user/x"}):
+        with pytest.raises(ValueError, match="set EXACTSPEC_HOME"):
+            default_home(env)
+    assert default_home({"EXACTSPEC_HOME": str(tmp_path)}) == tmp_path
+
+
 # --------------------------------------------------------------------------------------------------------- paths
 
 
@@ -254,6 +270,15 @@ def test_paths_to_files_and_folders(index, make_store, no_index, tmp_path):
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "m-2.safetensors"}}')
     with pytest.raises(ModelError, match=r"1 of 1 files are missing, the first is m-2\.safetensors"):
         store.resolve(folder)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="named pipes and devices of POSIX")
+def test_pipes_and_devices_are_refused_at_once(index, make_store, no_index, tmp_path):
+    store = make_store(index, pip=no_index)
+    os.mkfifo(tmp_path / "pipe.gguf")
+    for path in (tmp_path / "pipe.gguf", Path("/dev/zero")):
+        with pytest.raises(ModelError, match="is a pipe or a device"):
+            store.resolve(path)
 
 
 def test_files_that_are_no_model(index, make_store, no_index, tmp_path):
