@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import reference
 from tiny_weights import FourBitWeights, RandomWeights
 
 from exactspec.target import tasks
@@ -121,6 +122,29 @@ def test_long_products() -> None:
         tokens = text(made, 40)
         assert np.array_equal(run(made, tokens, [1, 2, 11]), run(made, tokens, [40]))
         made.close()
+
+
+@pytest.mark.parametrize("cache_dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize(("head_dim", "group"), [(64, 7), (80, 1), (96, 4), (128, 7), (256, 4)])
+def test_head_sizes_and_groups_of_real_models(head_dim: int, group: int, cache_dtype: str) -> None:
+    """Each against float64, and a tree and blocks of any size against one row at a time."""
+    source = RandomWeights(num_layers=1, num_heads=group, num_kv_heads=1, head_dim=head_dim)
+    made = ExactTarget(source, threads=2, cache_dtype=cache_dtype)
+    tokens = text(made, 270)
+    single = run(made, tokens, [1])
+    assert np.array_equal(run(made, tokens, [7, 130, 2, 40]), single)
+    right = reference.logits(source, tokens, int8_weights=True)
+    assert np.abs(single - right).mean() < 0.04 * right.std()
+    branches, parents = random_tree(np.random.default_rng(head_dim), 24, made.vocab_size)
+    cache = made.new_cache()
+    made.forward([Segment.chain(cache, tokens, Want.NONE)])
+    cache.keep(range(270))
+    (rows,) = made.forward([Segment(cache, branches, parents, np.full(24, Want.LOGITS))])
+    found = rows.logits.copy()
+    for leaf in set(range(24)) - set(parents.tolist()):
+        path = path_to(parents, leaf)
+        assert np.array_equal(found[path], run(made, [*tokens, *branches[path].tolist()], [270, 1])[270:])
+    made.close()
 
 
 def test_spans_and_their_borders(target: ExactTarget) -> None:

@@ -6,6 +6,7 @@ the reference within its 8 bits, so the kernels do what the reference does.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from tiny_files import write_gguf
 from exactspec.target.base import Segment, Want
 from exactspec.target.exact import ExactTarget
 from exactspec.target.gguf_file import GgufSource
+from exactspec.target.load import open_model
 from exactspec.target.safetensors_dir import SafetensorsSource
 from exactspec.target.weights import ModelConfig, WeightSource
 
@@ -191,3 +193,39 @@ def test_a_gguf_file_says_the_same(made: Made, tmp_path: Path) -> None:
         else:
             assert ours == theirs, entry.name
     assert np.allclose(reference.logits(file, made.tokens[:50]), made.logits[:50], atol=3e-4 * spread(made.logits))
+
+
+@pytest.mark.model
+def test_the_real_gemma3(named_model: Callable[[str], Path]) -> None:
+    """Rows behind more tokens than the window of 512 holds, against transformers in float32 on the same file; and the
+    same bits however they come."""
+    torch = pytest.importorskip("torch", reason="torch runs the reference model")
+    transformers = pytest.importorskip("transformers", reason="transformers makes the reference model")
+    path = named_model("gemma3-270m")
+    model = open_model(path)
+    assert model.source.config.layer_windows == tuple(0 if i % 6 == 5 else 512 for i in range(18))
+    text = (Path(__file__).parents[1] / "texts" / "eight_thousand.txt").read_text(encoding="utf-8")
+    tokens, asked = model.tokenizer.encode(text)[:640], 40
+    target = ExactTarget(model.source, threads=2)
+
+    def logits(blocks: list[int]) -> np.ndarray:
+        cache, at = target.new_cache(), 0
+        found: list[np.ndarray] = []
+        for size in blocks:
+            want = np.where(np.arange(at, at + size) >= len(tokens) - asked, Want.LOGITS, Want.NONE)
+            (rows,) = target.forward([Segment(cache, np.array(tokens[at : at + size]), np.arange(-1, size - 1), want)])
+            found += [rows.row_logits(row).copy() for row in np.flatnonzero(want)]
+            cache.keep(range(size))
+            at += size
+        return np.array(found)
+
+    found = logits([640])
+    assert np.array_equal(logits([600, *[1] * 5, 30, 5]), found)
+    target.close()
+    reference = transformers.AutoModelForCausalLM.from_pretrained(
+        str(path.parent), gguf_file=path.name, dtype=torch.float32
+    ).eval()
+    with torch.inference_mode():
+        right = reference(torch.tensor([tokens]), logits_to_keep=asked).logits[0].numpy()
+    assert np.abs(found - right).mean() < 0.05 * right.std()
+    assert (found.argmax(axis=1) == right.argmax(axis=1)).mean() > 0.9
