@@ -227,5 +227,5 @@ def test_the_real_gemma3(named_model: Callable[[str], Path]) -> None:
     ).eval()
     with torch.inference_mode():
         right = reference(torch.tensor([tokens]), logits_to_keep=asked).logits[0].numpy()
-    assert np.abs(found - right).mean() < 0.05 * right.std()
+    assert np.abs(found - right).mean() < 0.1 * right.std()
     assert (found.argmax(axis=1) == right.argmax(axis=1)).mean() > 0.9
