@@ -227,5 +227,9 @@ def test_the_real_gemma3(named_model: Callable[[str], Path]) -> None:
     ).eval()
     with torch.inference_mode():
         right = reference(torch.tensor([tokens]), logits_to_keep=asked).logits[0].numpy()
-    assert np.abs(found - right).mean() < 0.1 * right.std()
-    assert (found.argmax(axis=1) == right.argmax(axis=1)).mean() > 0.9
+    off = np.abs(found - right).mean()
+    assert off < 0.1 * right.std()
+    second, first = np.sort(right, axis=1)[:, -2:].T
+    sure = first - second > 4 * off  # the others are near-ties, which int8 weights may decide otherwise
+    assert sure.sum() > asked // 3
+    assert (found.argmax(axis=1) == right.argmax(axis=1))[sure].all()
